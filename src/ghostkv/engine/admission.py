@@ -1,0 +1,66 @@
+"""What may enter: the limits of this engine, and the refusals that come before any generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ghostkv.config import EngineConfig
+from ghostkv.errors import ConfigError, ContextLengthExceeded, InvalidRequest, Overloaded
+from ghostkv.kv.pool import BlockPool
+from ghostkv.request import SegmentRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers of a scheduler."""
+
+    max_context: int  # tokens of prompt and output that the model can address
+    max_sequences: int = 128  # requests that may run in one step
+    step_tokens: int = 512  # tokens computed in one step
+    max_waiting: int = 1024  # requests that may wait in line
+
+    def __post_init__(self) -> None:
+        if self.max_context < 2 or self.max_sequences < 1 or self.max_waiting < 1:
+            raise ConfigError(f"{self} lets no request run")
+        if (
+            self.step_tokens < self.max_sequences
+        ):  # else decodes alone could overfill a step and prefill would never start
+            raise ConfigError(f"step_tokens ({self.step_tokens}) must be at least max_sequences ({self.max_sequences})")
+
+    @classmethod
+    def of(cls, config: EngineConfig, max_context: int) -> Limits:
+        """The limits that a configuration and a model give."""
+        return cls(max_context, config.max_sequences, config.step_tokens, config.max_waiting)
+
+
+def reservation(request: SegmentRequest) -> int:
+    """Output tokens to reserve at admission: the policy's number, within what the session may still generate."""
+    return min(max(request.residency.reserve(request.remaining), 1), request.remaining)
+
+
+def check_fits(request: SegmentRequest, pool: BlockPool, limits: Limits) -> None:
+    """Refuse a request that could not run even alone."""
+    if not request.prompt:
+        raise InvalidRequest("the prompt is empty: at least one token is needed to continue", param="prompt")
+    if request.remaining < 1:
+        raise InvalidRequest(f"max_tokens must be at least 1, not {request.remaining}", param="max_tokens")
+    prompt, answer = len(request.prompt), reservation(request)
+    # The last output token is never an input, so the pool holds one token more than it has slots.
+    context = min(limits.max_context, pool.num_blocks * pool.block_tokens + 1)
+    if prompt + answer > context:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context} tokens, but the request needs {prompt + answer} "
+            f"({prompt} in the prompt, {answer} for the answer): context_length_exceeded, "
+            f"it exceeds the available context size. "
+            f"(It needs {pool.blocks_for(prompt + answer - 1)} KV blocks of {pool.block_tokens} tokens; "
+            f"the pool has {pool.num_blocks}, the model's own limit is {limits.max_context} tokens.)",
+            param="prompt",
+        )
+
+
+def check_line(waiting: int, limits: Limits) -> None:
+    """Refuse one more request than may wait."""
+    if waiting >= limits.max_waiting:
+        raise Overloaded(
+            f"{waiting} requests are waiting, which is the most this server keeps in line; try again later"
+        )

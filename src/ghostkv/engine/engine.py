@@ -1,0 +1,65 @@
+"""The engine: scheduler, runner and clock, one step at a time.
+
+It is the whole of synchronous use (tests, simulation, benchmarks); `service` puts it on a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ghostkv.engine.clock import Clock
+from ghostkv.engine.scheduler import Scheduler
+from ghostkv.engine.stats import EngineStats, StepTrace
+from ghostkv.errors import GhostError
+from ghostkv.request import Delta, SegmentRequest
+from ghostkv.step import Runner
+
+
+class Engine:
+    """Not thread-safe: one thread calls everything."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, clock: Clock, trace: Callable[[StepTrace], None] | None = None
+    ) -> None:
+        self.scheduler = scheduler
+        self.stats = EngineStats()
+        self._runner = runner
+        self._clock = clock
+        self._trace = trace
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would have nothing to do."""
+        return self.scheduler.idle
+
+    def add(self, request: SegmentRequest) -> None:
+        """Put a request in line; raises InvalidRequest or Overloaded, and then nothing was taken."""
+        try:
+            self.scheduler.add(request, self._clock.now())
+        except GhostError:
+            self.stats.refused += 1
+            raise
+        self.stats.added += 1
+
+    def cancel(self, request_id: str) -> Delta | None:
+        """End a request now; its last delta, or None for an unknown id."""
+        delta = self.scheduler.cancel(request_id, self._clock.now())
+        if delta is not None:
+            self.stats.count_finish(delta)
+        return delta
+
+    def step(self) -> list[Delta]:
+        """Plan, run, commit: one forward pass and what it gave. With nothing to do, check the books instead."""
+        plan = self.scheduler.plan(self._clock.now())
+        if plan is None:
+            self.scheduler.check_integrity()
+            return []
+        occupancy = self.scheduler.occupancy()  # before commit frees what finishes in this step
+        result = self._runner.run(plan)
+        deltas = self.scheduler.commit(plan, result)
+        tokens = sum(len(row.tokens) for row in plan.rows)
+        trace = StepTrace.of(plan.index, plan.now, result.seconds, tokens, occupancy)
+        self.stats.count_step(trace, deltas)
+        if self._trace is not None:
+            self._trace(trace)
+        return deltas

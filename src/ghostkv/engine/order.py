@@ -1,0 +1,24 @@
+"""Who comes first: decodes before prefill, and the waiting line in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from ghostkv.engine.sequence import Sequence
+
+T = TypeVar("T")
+
+
+def by_phase(running: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+    """(decoding, prefilling), each in order of admission."""
+    decoding: list[Sequence] = []
+    prefilling: list[Sequence] = []
+    for sequence in running:
+        (decoding if sequence.decoding else prefilling).append(sequence)
+    return decoding, prefilling
+
+
+def head(line: Mapping[str, T]) -> T | None:
+    """The request that may be admitted next. Only the head may, so a large request is not overtaken for ever."""
+    return next(iter(line.values()), None)

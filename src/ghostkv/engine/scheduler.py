@@ -1,0 +1,208 @@
+"""The scheduler: what the next step computes, and what its result means.
+
+Three verbs: `plan` what to compute, (a runner computes it), `commit` the result; requests come by `add` and go by a
+finish or by `cancel`. It does no I/O, reads no clock and starts no thread, so the simulator runs this very code. It
+knows tokens and blocks, and asks opaque rules and policies; what a segment means is decided above.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from ghostkv.engine.admission import Limits, check_fits, check_line, reservation
+from ghostkv.engine.order import by_phase, head
+from ghostkv.engine.sequence import Sequence
+from ghostkv.engine.text_gate import Detokenizer
+from ghostkv.errors import InvalidRequest, InvariantViolation
+from ghostkv.kv.pool import BlockPool
+from ghostkv.request import (
+    Boundary,
+    BoundaryMark,
+    BoundaryView,
+    Continue,
+    Decision,
+    Delta,
+    Finish,
+    FinishReason,
+    SegmentRequest,
+    SegmentUsage,
+    Stop,
+    Token,
+)
+from ghostkv.step import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full the engine is. Taken after `plan`, it describes the step that was planned."""
+
+    decode_rows: int  # rows of the latest plan that decode; they come first
+    running: int  # requests
+    waiting: int  # requests
+    live_blocks: int
+    cached_blocks: int
+    free_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    request: SegmentRequest
+    since: float  # seconds, the engine's clock
+
+
+class Scheduler:
+    """Continuous batching over a block pool: decodes first, chunked prefill, first come first served."""
+
+    def __init__(self, pool: BlockPool, limits: Limits, detokenizer: Detokenizer) -> None:
+        self.pool = pool
+        self.limits = limits
+        self._detokenizer = detokenizer
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._running: dict[str, Sequence] = {}  # in order of admission
+        self._step = 0  # index of the next plan
+        self._decode_rows = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request runs or waits."""
+        return not self._running and not self._waiting
+
+    def occupancy(self) -> Occupancy:
+        """How full the engine is now."""
+        pool = self.pool
+        return Occupancy(
+            self._decode_rows, len(self._running), len(self._waiting), pool.referenced, pool.cached, pool.free
+        )
+
+    def check(self, request: SegmentRequest) -> None:
+        """Refuse what can never run here: InvalidRequest, ContextLengthExceeded with the numbers. Changes nothing."""
+        check_fits(request, self.pool, self.limits)
+
+    def add(self, request: SegmentRequest, now: float) -> None:
+        """Put a request in line. Raises what `check` raises, and Overloaded where the line is full."""
+        self.check(request)
+        if request.id in self._waiting or request.id in self._running:
+            raise InvalidRequest(f"a request with id {request.id!r} is already running", param="id")
+        check_line(len(self._waiting), self.limits)
+        self._waiting[request.id] = _Waiting(request, now)
+
+    def cancel(self, request_id: str, now: float) -> Delta | None:
+        """End a request and free its blocks at once. None for an unknown id."""
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is not None:
+            usage = SegmentUsage(len(waiting.request.prompt), 0, 0, 0, now - waiting.since, 0.0, 0.0)
+            return Delta(request_id, finish=Finish(FinishReason.CANCELLED, waiting.request.state, usage))
+        sequence = self._running.get(request_id)
+        return None if sequence is None else self._finish(sequence, FinishReason.CANCELLED)
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step; None where no request can run, which is only when there is none."""
+        decoding, prefilling = by_phase(self._running.values())
+        rows = [sequence.decode_row() for sequence in decoding]
+        self._decode_rows = len(rows)
+        budget = self.limits.step_tokens - len(rows)
+        for sequence in chain(prefilling, self._admissions(now)):  # admits lazily: only while the step has room
+            row = sequence.prefill_row(budget)
+            rows.append(row)
+            budget -= len(row.tokens)
+            if budget == 0:
+                break
+        if not rows:
+            if not self.idle:
+                raise InvariantViolation(f"nothing can run: {self.occupancy()}")
+            return None
+        self._step += 1
+        return StepPlan(self._step - 1, now, tuple(rows))
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[Delta]:
+        """Take the result of the latest plan; one delta for each request that got a token."""
+        draws = sum(row.draw is not None for row in plan.rows)
+        if plan.index != self._step - 1 or draws != len(result.tokens):
+            raise InvariantViolation(
+                f"step {plan.index} with {draws} draws is committed with {len(result.tokens)} tokens; "
+                f"the latest plan is step {self._step - 1}"
+            )
+        tokens = iter(result.tokens)
+        deltas = []
+        for row in plan.rows:
+            token = next(tokens) if row.draw is not None else None
+            sequence = self._running.get(row.request_id)
+            if sequence is None:
+                continue  # cancelled while the step ran
+            sequence.advance(row, result.seconds)
+            self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
+            if token is not None:
+                deltas.append(self._accept(sequence, token))
+        return deltas
+
+    def check_integrity(self) -> None:
+        """Raise InvariantViolation unless pool and requests agree."""
+        self.pool.check_integrity()
+        if not self._running and self.pool.referenced:
+            raise InvariantViolation(f"{self.pool.referenced} blocks are referenced while no request runs")
+
+    def _admissions(self, now: float) -> Iterator[Sequence]:
+        """Admit from the line, one by one, as long as blocks and sequence slots allow."""
+        while len(self._running) < self.limits.max_sequences and (waiting := head(self._waiting)) is not None:
+            request = waiting.request
+            reserved = reservation(request)
+            allocation = self.pool.admit(request.prompt, reserved, request.tenant)
+            if allocation is None:
+                return
+            del self._waiting[request.id]
+            sequence = Sequence(request, allocation, reserved, now - waiting.since, self._detokenizer)
+            self._running[request.id] = sequence
+            yield sequence
+
+    def _accept(self, sequence: Sequence, token: Token) -> Delta:
+        """One new token of one request: go on, cross a boundary, or finish."""
+        request, gate = sequence.request, sequence.gate
+        verdict = sequence.accept(token.id)
+        if isinstance(verdict, Stop):
+            return self._finish(sequence, verdict.reason, token, gate.close(verdict.drop))
+        if sequence.generated == request.remaining:
+            return self._finish(sequence, FinishReason.LENGTH, token, gate.close(0))
+        text = gate.release()
+        if isinstance(verdict, Continue) and sequence.generated < sequence.reserved:
+            return Delta(request.id, (token,), text)
+        kind = verdict.kind if isinstance(verdict, Boundary) else "cap"
+        if self._decide(sequence, kind) is Decision.KEEP:
+            return Delta(request.id, (token,), text, BoundaryMark(kind, Decision.KEEP))
+        return self._finish(sequence, FinishReason.FLUSH, token, text, BoundaryMark(kind, Decision.FLUSH))
+
+    def _decide(self, sequence: Sequence, kind: str) -> Decision:
+        """Ask the policy; what it would keep is flushed where the reservation is used up and cannot be extended."""
+        request = sequence.request
+        view = BoundaryView(
+            kind=kind,
+            resident=sequence.filled,
+            generated=sequence.generated,
+            unreserved=request.remaining - sequence.reserved,
+            free_blocks=self.pool.available,
+            waiting=len(self._waiting),
+        )
+        decision = request.residency.at_boundary(view)
+        if decision is Decision.FLUSH or sequence.generated < sequence.reserved:
+            return decision
+        left = request.remaining - sequence.generated
+        more = min(request.residency.reserve(left), left, self.limits.max_context - len(sequence.tokens))
+        if more < 1 or not self.pool.extend(sequence.allocation, more):
+            return Decision.FLUSH
+        sequence.reserved += more
+        return Decision.KEEP
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        token: Token | None = None,
+        text: str = "",
+        boundary: BoundaryMark | None = None,
+    ) -> Delta:
+        del self._running[sequence.request.id]
+        self.pool.release(sequence.allocation)
+        finish = Finish(reason, sequence.state(), sequence.usage())
+        return Delta(sequence.request.id, () if token is None else (token,), text, boundary, finish)

@@ -1,0 +1,127 @@
+"""One running request: its tokens, its blocks, its counters, and the rows it puts into a step.
+
+Mutable and owned by the scheduler alone; what leaves it (Row, Draw, GenerationState, SegmentUsage) is frozen.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from ghostkv.engine.randomness import uniform
+from ghostkv.engine.text_gate import Detokenizer, TextGate
+from ghostkv.kv.pool import Allocation
+from ghostkv.request import GenerationState, SegmentRequest, SegmentUsage, Verdict
+from ghostkv.step import Draw, Row
+
+
+class Sequence:
+    """The record of a request between admission and finish."""
+
+    __slots__ = (
+        "_counts",
+        "_counts_view",
+        "_decode_s",
+        "_plain_draw",
+        "_prefill_s",
+        "_queue_s",
+        "_state",
+        "allocation",
+        "emitted",
+        "filled",
+        "gate",
+        "generated",
+        "prompt_tokens",
+        "request",
+        "reserved",
+        "tokens",
+    )
+
+    def __init__(
+        self, request: SegmentRequest, allocation: Allocation, reserved: int, queue_s: float, detokenizer: Detokenizer
+    ) -> None:
+        self.request = request
+        self.allocation = allocation
+        self.tokens = list(request.prompt)  # prompt and output
+        self.prompt_tokens = len(request.prompt)
+        self.filled = allocation.cached_tokens  # leading tokens whose KV is in the pool
+        self.generated = 0  # output tokens of this request
+        self.reserved = reserved  # output tokens that the reservation allows
+        self.emitted = request.state.emitted  # output tokens of the session
+        self.gate = TextGate(detokenizer, request.state)
+        self._state = request.state
+        self._counts = dict(request.state.counts)
+        # A read-only live view: a copy for each step would cost time in all distinct tokens. It changes in commit only.
+        self._counts_view = MappingProxyType(self._counts) if request.sampling.penalised else None
+        self._plain_draw = self._constant_draw()
+        self._queue_s = queue_s
+        self._prefill_s = 0.0
+        self._decode_s = 0.0
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the whole prompt is computed."""
+        return self.filled >= self.prompt_tokens
+
+    def decode_row(self) -> Row:
+        """The newest token, to compute its KV and choose the next."""
+        return Row(self.request.id, (self.tokens[-1],), self.filled, self.allocation.table, self._draw())
+
+    def prefill_row(self, budget: int) -> Row:
+        """At most `budget` prompt tokens; with a draw only if the last one is among them."""
+        end = min(self.prompt_tokens, self.filled + budget)
+        draw = self._draw() if end == self.prompt_tokens else None
+        return Row(self.request.id, self.request.prompt[self.filled : end], self.filled, self.allocation.table, draw)
+
+    def advance(self, row: Row, seconds: float) -> None:
+        """`row` was computed in a step of `seconds`."""
+        if row.start < self.prompt_tokens:
+            self._prefill_s += seconds
+        else:
+            self._decode_s += seconds
+        self.filled = row.start + len(row.tokens)
+
+    def accept(self, token_id: int) -> Verdict:
+        """Append one output token and say what the rules think of it."""
+        self.tokens.append(token_id)
+        self.generated += 1
+        self.emitted += 1
+        self._counts[token_id] = self._counts.get(token_id, 0) + 1
+        return self.gate.feed(token_id)
+
+    def state(self) -> GenerationState:
+        """What the session's next request takes."""
+        return GenerationState(
+            emitted=self.emitted,
+            client_ids=self._state.client_ids,
+            counts=tuple(sorted(self._counts.items())),
+            undecoded=self.gate.undecoded,
+            held=self.gate.held,
+            rules=self.gate.rules,
+        )
+
+    def usage(self) -> SegmentUsage:
+        """What the request has cost so far."""
+        return SegmentUsage(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.allocation.cached_tokens,
+            generated_tokens=self.generated,
+            resident_tokens=self.filled,
+            queue_s=self._queue_s,
+            prefill_s=self._prefill_s,
+            decode_s=self._decode_s,
+        )
+
+    def _draw(self) -> Draw:
+        sampling = self.request.sampling
+        masked = sampling.terminators if self.emitted < sampling.min_tokens else ()
+        if self._plain_draw is not None and not masked:
+            return self._plain_draw
+        greedy = sampling.temperature == 0
+        number = 0.0 if greedy else uniform(sampling.seed, sampling.choice, sampling.node, self.emitted)
+        return Draw(sampling, number, masked, self._state.client_ids, self._counts_view)
+
+    def _constant_draw(self) -> Draw | None:
+        """The draw of every unmasked greedy token; None where draws differ from token to token."""
+        if self.request.sampling.temperature != 0:
+            return None
+        return Draw(self.request.sampling, 0.0, (), self._state.client_ids, self._counts_view)

@@ -1,0 +1,1 @@
+"""Bookkeeping of KV blocks: who holds which, and which can be found again."""

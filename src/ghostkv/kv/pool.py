@@ -1,0 +1,194 @@
+"""The block pool: who holds which block, and which full blocks stay behind for reuse.
+
+A block is free, referenced (held by at least one allocation) or cached (held by none, but indexed: evictable, least
+recently released first). It is bookkeeping over block numbers; the tensors behind the numbers are the model's, and it
+knows neither requests nor policies.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+
+from ghostkv.errors import ConfigError, InvariantViolation
+from ghostkv.kv.audit import Held, audit
+from ghostkv.kv.prefix_index import Node, PrefixIndex
+from ghostkv.step import BLOCK_TOKENS, BlockTable
+
+
+class Allocation:
+    """What a request holds of the pool: the blocks of its positions, and how much of its prompt was found."""
+
+    __slots__ = ("cached_tokens", "key", "table")
+
+    def __init__(self, key: int, table: BlockTable, cached_tokens: int) -> None:
+        self.key = key  # names the holding inside the pool; never used again
+        self.table = table  # int32 [blocks], covers the whole reservation; changes only in commit_filled and extend
+        self.cached_tokens = cached_tokens  # leading prompt tokens whose KV is already there
+
+
+class BlockPool:
+    """A fixed number of blocks, shared by exact token prefix within a tenant."""
+
+    def __init__(self, num_blocks: int, block_tokens: int = BLOCK_TOKENS) -> None:
+        if num_blocks < 1 or block_tokens < 1:
+            raise ConfigError(f"a pool of {num_blocks} blocks of {block_tokens} tokens holds nothing")
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        # A stack with block 0 on top: the block freed last is used first, so memory never touched stays untouched.
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._refs = [0] * num_blocks
+        self._cached: OrderedDict[int, None] = OrderedDict()  # next to evict first
+        self._index = PrefixIndex(block_tokens)
+        self._held: dict[int, Held] = {}
+        self._next_key = 0
+
+    @classmethod
+    def for_budget(cls, budget_bytes: int, block_bytes: int, block_tokens: int = BLOCK_TOKENS) -> BlockPool:
+        """The largest pool within `budget_bytes`; ConfigError where not even one block fits."""
+        if budget_bytes < block_bytes:
+            raise ConfigError(f"a KV budget of {budget_bytes} bytes is less than one block of {block_bytes} bytes")
+        return cls(budget_bytes // block_bytes, block_tokens)
+
+    @property
+    def free(self) -> int:
+        """Blocks that hold nothing."""
+        return len(self._free)
+
+    @property
+    def cached(self) -> int:
+        """Blocks that no allocation holds and that a later prompt may find; evictable."""
+        return len(self._cached)
+
+    @property
+    def referenced(self) -> int:
+        """Blocks that at least one allocation holds: the live KV."""
+        return self.num_blocks - len(self._free) - len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """Blocks that an allocation could take now."""
+        return len(self._free) + len(self._cached)
+
+    def blocks_for(self, slots: int) -> int:
+        """Blocks that cover `slots` token slots."""
+        return -(-slots // self.block_tokens)
+
+    def admit(self, prompt: Sequence[int], reserve: int, tenant: str = "") -> Allocation | None:
+        """Blocks for a prompt and `reserve` output tokens, or None, which leaves everything as it was.
+
+        The last output token is never an input, hence prompt + reserve - 1 slots. The last prompt token is always
+        computed, since its logits choose the first output token, hence hits within prompt[:-1] only. A hit that is
+        evictable now is used, not evicted, so it does not count as room.
+        """
+        slots = len(prompt) + reserve - 1
+        total = self.blocks_for(slots)
+        findable = (len(prompt) - 1) // self.block_tokens
+        if total - findable > self.available:
+            return None  # not even a prompt found in full would fit: spare a waiting request the look-up in each step
+        hits = self._index.match(tenant, prompt, len(prompt) - 1)
+        need = total - len(hits)
+        if need > self.available - sum(1 for node in hits if self._refs[node.block] == 0):
+            return None
+        for node in hits:
+            self._reference(node.block)
+        blocks = [node.block for node in hits] + self._take(need)
+        key = self._next_key
+        self._next_key += 1
+        self._held[key] = Held(tenant, blocks, hits, slots)
+        return Allocation(key, np.array(blocks, dtype=np.int32), len(hits) * self.block_tokens)
+
+    def extend(self, allocation: Allocation, tokens: int) -> bool:
+        """Reserve `tokens` more slots at once, or say no and change nothing. Never waits."""
+        held = self._holding(allocation)
+        need = self.blocks_for(held.slots + tokens) - len(held.blocks)
+        if need > self.available:
+            return False
+        held.slots += tokens
+        if need:
+            held.blocks += self._take(need)
+            allocation.table = np.array(held.blocks, dtype=np.int32)
+        return True
+
+    def commit_filled(self, allocation: Allocation, token_ids: Sequence[int], filled: int) -> None:
+        """Index every block that became full: `token_ids[:filled]` are the tokens whose KV is computed.
+
+        Where the same prefix is indexed with another block, that one is referenced instead and the own one freed: by
+        the numeric contract their bits are equal. So a holder of an indexed block holds all its parents too.
+        """
+        held = self._holding(allocation)
+        size = self.block_tokens
+        while (position := len(held.nodes)) < filled // size:
+            own = held.blocks[position]
+            tokens = tuple(token_ids[position * size : (position + 1) * size])
+            node = self._index.place(held.tenant, held.nodes[-1] if held.nodes else None, tokens, own)
+            if node.block != own:
+                self._reference(node.block)
+                self._drop(own)
+                held.blocks[position] = node.block
+                allocation.table[position] = node.block
+            held.nodes.append(node)
+
+    def release(self, allocation: Allocation) -> None:
+        """Give up every reference; indexed blocks stay cached, the others become free."""
+        held = self._holding(allocation)
+        del self._held[allocation.key]
+        for block in reversed(held.blocks):  # deepest first, so that a child is always evicted before its parent
+            self._drop(block)
+
+    def drop_cached(self, tenant: str | None = None) -> int:
+        """Empty the cache, of one tenant or of all; returns the number of blocks that became free."""
+        dropped = [block for block in self._cached if tenant is None or self._node(block).tenant == tenant]
+        for block in dropped:
+            self._evict(block)
+        self._free += dropped
+        return len(dropped)
+
+    def check_integrity(self) -> None:
+        """Raise InvariantViolation, with the numbers, unless all bookkeeping agrees. Costs time in all blocks."""
+        audit(self._refs, self._free, self._cached, self._index, self._held.values(), self.block_tokens)
+
+    def _holding(self, allocation: Allocation) -> Held:
+        held = self._held.get(allocation.key)
+        if held is None:
+            raise InvariantViolation(f"allocation {allocation.key} is used after its release")
+        return held
+
+    def _reference(self, block: int) -> None:
+        if self._refs[block] == 0:
+            del self._cached[block]
+        self._refs[block] += 1
+
+    def _drop(self, block: int) -> None:
+        self._refs[block] -= 1
+        if self._refs[block] > 0:
+            return
+        if self._index.of_block(block) is None:
+            self._free.append(block)
+        else:
+            self._cached[block] = None
+
+    def _take(self, count: int) -> list[int]:
+        """`count` blocks with one reference each: free ones first, then the least recently released."""
+        taken = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.pop()
+            else:
+                block = next(iter(self._cached))
+                self._evict(block)
+            self._refs[block] = 1
+            taken.append(block)
+        return taken
+
+    def _evict(self, block: int) -> None:
+        del self._cached[block]
+        self._index.remove(self._node(block))
+
+    def _node(self, block: int) -> Node:
+        node = self._index.of_block(block)
+        if node is None:
+            raise InvariantViolation(f"block {block} is cached but not indexed")
+        return node

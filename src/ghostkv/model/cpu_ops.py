@@ -1,0 +1,138 @@
+"""The operators on the CPU: checked matrix products and one compiled routine per row. This is where the numeric contract is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ghostkv.errors import ModelError
+from ghostkv.model import kernels
+from ghostkv.model.batch import Batch, Longs
+from ghostkv.model.gemm import GemmPlan, MatMul, matmul
+from ghostkv.model.shape import ModelShape
+
+HEAD_SIZES = (64, 128)
+
+Plans = Mapping[tuple[int, int], GemmPlan]  # (outputs, inputs) -> plan
+
+
+class CPUOps:
+    """`Ops` through Numba kernels and torch products. Call under `threads.compute`."""
+
+    def __init__(self, shape: ModelShape, plans: Plans, threads: int, product: MatMul = matmul) -> None:
+        if shape.head_size not in HEAD_SIZES:
+            sizes = " and ".join(map(str, HEAD_SIZES))
+            raise ModelError(f"head size {shape.head_size} is not supported by the CPU kernels (supported: {sizes})")
+        group = shape.heads // shape.kv_heads
+        if group > kernels.MAX_GROUP:
+            raise ModelError(f"{group} query heads per KV head: the CPU kernels take at most {kernels.MAX_GROUP}")
+        self._plans = plans
+        self._product = product
+        self._threads = threads
+        self._scratch = kernels.attention_scratch(threads, group, shape.head_size)
+        self._flat: dict[int, tuple[torch.Tensor, npt.NDArray[Any]]] = {}
+
+    def padded_rows(self, rows: int) -> int:
+        return max(plan.padded(min(rows, plan.counts[-1])) for plan in self._plans.values())
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+        plan = self._plans[weight.shape[0], weight.shape[1]]
+        padded = plan.padded(rows)
+        plan.run(self._product, x[:padded], weight, out[:padded])
+
+    def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
+        kernels.embed(ids.numpy(), self._array(table), self._array(residual), rows, table.shape[1], self._threads)
+
+    def norm(
+        self, residual: torch.Tensor, source: Longs, weight: torch.Tensor, out: torch.Tensor, epsilon: float
+    ) -> None:
+        width = weight.shape[0]
+        arrays = self._array(weight), self._array(out)
+        kernels.norm(self._array(residual), source, *arrays, len(source), width, epsilon, self._threads)
+
+    def add_norm(
+        self,
+        residual: torch.Tensor,
+        delta: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+        rows: int,
+        epsilon: float,
+    ) -> None:
+        width = weight.shape[0]
+        arrays = self._array(residual), self._array(delta), self._array(weight), self._array(out)
+        kernels.add_norm(*arrays, rows, width, epsilon, self._threads)
+
+    def add(self, residual: torch.Tensor, delta: torch.Tensor, rows: int) -> None:
+        kernels.add(self._array(residual), self._array(delta), rows, residual.shape[1], self._threads)
+
+    def rotate_and_write(
+        self,
+        qkv: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        shape: ModelShape,
+    ) -> None:
+        kernels.rotate_and_write(
+            self._array(qkv),
+            self._array(queries),
+            self._array(keys),
+            self._array(values),
+            batch.slots,
+            batch.positions,
+            self._array(rope[0]),
+            self._array(rope[1]),
+            batch.rows,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_size,
+            shape.head_size**-0.5,
+            self._threads,
+        )
+
+    def attend(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        out: torch.Tensor,
+        shape: ModelShape,
+    ) -> None:
+        kernels.attend(
+            self._array(queries),
+            self._array(keys),
+            self._array(values),
+            batch.tables,
+            batch.width,
+            batch.sequences,
+            batch.positions,
+            self._array(out),
+            self._scratch,
+            batch.rows,
+            shape.kv_heads,
+            shape.heads // shape.kv_heads,
+            shape.head_size,
+            self._threads,
+        )
+
+    def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+        kernels.gated_silu(self._array(gate_up), self._array(out), rows, out.shape[1], self._threads)
+
+    def _array(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
+        """The tensor's memory as a flat array, bfloat16 as uint16. Kept: making a view costs more than a small kernel."""
+        known = self._flat.get(id(tensor))
+        if known is None:
+            flat = tensor.detach().reshape(-1)
+            array = (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
+            if array.dtype not in (np.uint16, np.float32):
+                raise ModelError(f"the CPU kernels compute in bfloat16 or float32, not {tensor.dtype}")
+            known = self._flat[id(tensor)] = (tensor, array)  # holding the tensor keeps its id its own
+        return known[1]

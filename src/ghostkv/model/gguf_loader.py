@@ -1,0 +1,110 @@
+"""Loads a Llama GGUF file: names, rotary row order and quantised types become what the runner computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ghostkv.errors import ModelError
+from ghostkv.model.digest import content_digest
+from ghostkv.model.gguf_file import GgufFile, read_gguf
+from ghostkv.model.shape import ModelShape, shape_from_gguf
+from ghostkv.model.tensors import check_finite, check_layout
+from ghostkv.model.weight_cache import cached_weights
+from ghostkv.text.gguf_tokenizer import tokenizer_from_gguf
+from ghostkv.text.tokenizer import Tokenizer
+
+_OUTER = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_LAYER = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GgufCheckpoint:
+    """A Checkpoint read from a GGUF file."""
+
+    path: Path
+    name: str
+    shape: ModelShape
+    digest: str
+    tokenizer: Tokenizer
+    template: str | None
+    file: GgufFile
+
+    def weights(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """See Checkpoint.weights. Mapped from the cache of converted weights, which a dtype's first call fills."""
+        return cached_weights(self.digest, dtype, self.shape.tensor_shapes(), lambda: self._convert(dtype))
+
+    def _convert(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        weights = {}
+        for name in self.shape.tensor_shapes():
+            source = _gguf_name(name)
+            values = self.file.read(self.file.tensors[source])
+            if name.endswith("q_proj.weight"):
+                values = _half_split(values, self.shape.heads)
+            elif name.endswith("k_proj.weight"):
+                values = _half_split(values, self.shape.kv_heads)
+            weights[name] = torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
+            check_finite(self.path, source, weights[name])
+        return weights
+
+
+def open_gguf(path: Path) -> GgufCheckpoint:
+    """Read and check everything but the weights' values."""
+    file = read_gguf(path)
+    shape = shape_from_gguf(file.metadata, path, tied="output.weight" not in file.tensors)
+    expected = {_gguf_name(name): size for name, size in shape.tensor_shapes().items()}
+    check_layout(expected, {name: tensor.shape for name, tensor in file.tensors.items()}, lambda _: path)
+    tokenizer = tokenizer_from_gguf(file.metadata, str(path))
+    if tokenizer.vocab_size > shape.vocab:
+        raise ModelError(f"{path}: {tokenizer.vocab_size} token ids, but the model embeds {shape.vocab}")
+    return GgufCheckpoint(
+        path=path,
+        name=path.stem,
+        shape=shape,
+        digest=content_digest([path]),
+        tokenizer=tokenizer,
+        template=_template(file.metadata, path),
+        file=file,
+    )
+
+
+def _half_split(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
+    """Undo llama.cpp's row order: within a head, row 2i + j goes back to row i + j * head_size / 2.
+
+    llama.cpp rotates neighbouring pairs of rows, the runner pairs a row with the one half a head further on.
+    """
+    size = rows.shape[0] // heads
+    return rows.reshape(heads, size // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _gguf_name(name: str) -> str:
+    if name in _OUTER:
+        return _OUTER[name]
+    _, _, layer, inner = name.split(".", 3)
+    return f"blk.{layer}.{_LAYER[inner]}"
+
+
+def _template(metadata: Mapping[str, object], path: Path) -> str | None:
+    template = metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise ModelError(f"{path}: tokenizer.chat_template is {type(template).__name__}, not text")
+    return template

@@ -1,0 +1,271 @@
+"""The CPU routines between the matrix products: one row, or one (query row, KV head), computed the same way in every batch.
+
+Every array is flat; rows are contiguous. uint16 arrays hold bfloat16, and each routine also takes float32. Work is dealt to
+threads by stride, so a row's bits depend on neither the batch nor the number of threads. Callers hold the compute lock
+(`model/threads.py`): Numba's fallback threading layer must not be entered twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from ghostkv.model import vector as v
+from ghostkv.step import BLOCK_TOKENS
+
+_NEGATIVE_INFINITY = np.float32(-np.inf)
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
+
+# Layout of one thread's attention scratch, in floats: running maximum and sum of each query head of the group, the
+# weights of one block, then the accumulators [group, head size].
+_MAXIMUM, _SUM, _WEIGHTS, _ACCUMULATORS = 0, 16, 32, 48
+MAX_GROUP = 16
+
+
+def attention_scratch(threads: int, group: int, head_size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Scratch for `attend`: [threads * floats per thread], float32. `group` is query heads per KV head, at most 16."""
+    return np.zeros(threads * (_ACCUMULATORS + group * head_size), dtype=np.float32)
+
+
+@njit(nogil=True, cache=True, inline="never")  # type: ignore[untyped-decorator]
+def _attend_block(
+    keys: Any,
+    values: Any,
+    base: int,
+    count: int,
+    queries: Any,
+    query: int,
+    scratch: Any,
+    at: int,
+    group: int,
+    size: int,
+) -> None:
+    """Fold `count` slots of one block into the running softmax of one query row's group (online softmax, Milakov 2018).
+
+    keys hold [head size, slots] so that a score vector is a plain sum of products; values hold [slots, head size].
+    """
+    for head in range(group):
+        q = query + head * size
+        s0 = v.splat(_ZERO)
+        s1 = v.splat(_ZERO)
+        s2 = v.splat(_ZERO)
+        s3 = v.splat(_ZERO)
+        for d in range(0, size, 4):  # four chains hide the latency of a fused multiply-add
+            k = base + d * BLOCK_TOKENS
+            s0 = v.fma(v.splat(queries[q + d]), v.load(keys, k), s0)
+            s1 = v.fma(v.splat(queries[q + d + 1]), v.load(keys, k + BLOCK_TOKENS), s1)
+            s2 = v.fma(v.splat(queries[q + d + 2]), v.load(keys, k + 2 * BLOCK_TOKENS), s2)
+            s3 = v.fma(v.splat(queries[q + d + 3]), v.load(keys, k + 3 * BLOCK_TOKENS), s3)
+        scores = v.keep_first(v.add(v.add(s0, s1), v.add(s2, s3)), count, _NEGATIVE_INFINITY)
+        old = scratch[at + _MAXIMUM + head]
+        new = max(old, v.lane_max(scores))
+        weights = v.exp(v.sub(scores, v.splat(new)))
+        scale = v.lane_max(v.exp(v.splat(old - new)))
+        scratch[at + _MAXIMUM + head] = new
+        scratch[at + _SUM + head] = scratch[at + _SUM + head] * scale + v.lane_sum(weights)
+        v.store(scratch, at + _WEIGHTS, weights)
+        for j in range(0, size, v.LANES):
+            a = at + _ACCUMULATORS + head * size + j
+            total = v.mul(v.load(scratch, a), v.splat(scale))
+            for t in range(count):
+                total = v.fma(v.splat(scratch[at + _WEIGHTS + t]), v.load(values, base + t * size + j), total)
+            v.store(scratch, a, total)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def attend(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    tables: Any,
+    width: int,
+    table_of_row: Any,
+    positions: Any,
+    output: Any,
+    scratch: Any,
+    rows: int,
+    kv_heads: int,
+    group: int,
+    size: int,
+    threads: int,
+) -> None:
+    """Causal attention of each row over the pool blocks of its own table, blocks in order.
+
+    queries float32 [rows, kv_heads * group, size], already scaled; keys [blocks, kv_heads, size, 16] and values
+    [blocks, kv_heads, 16, size] of one layer; tables int32 [sequences, width]; output [rows, kv_heads * group, size].
+    """
+    floats = _ACCUMULATORS + group * size
+    for thread in prange(threads):
+        at = thread * floats
+        for task in range(thread, rows * kv_heads, threads):
+            row = task // kv_heads
+            head = task % kv_heads
+            query = (row * kv_heads + head) * group * size
+            for i in range(group):
+                scratch[at + _MAXIMUM + i] = _NEGATIVE_INFINITY
+                scratch[at + _SUM + i] = _ZERO
+            for i in range(group * size):
+                scratch[at + _ACCUMULATORS + i] = _ZERO
+            visible = positions[row] + 1
+            table = table_of_row[row] * width
+            for block in range((visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS):
+                base = (np.int64(tables[table + block]) * kv_heads + head) * size * BLOCK_TOKENS
+                count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
+                _attend_block(keys, values, base, count, queries, query, scratch, at, group, size)
+            for i in range(group):
+                share = v.splat(_ONE / scratch[at + _SUM + i])
+                for j in range(0, size, v.LANES):
+                    total = v.load(scratch, at + _ACCUMULATORS + i * size + j)
+                    v.store(output, query + i * size + j, v.mul(total, share))
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def rotate_and_write(
+    qkv: Any,
+    queries: Any,
+    keys: Any,
+    values: Any,
+    slots: Any,
+    positions: Any,
+    cosines: Any,
+    sines: Any,
+    rows: int,
+    heads: int,
+    kv_heads: int,
+    size: int,
+    scale: float,
+    threads: int,
+) -> None:
+    """Split fused projections, rotate queries and keys (RoPE, half-split pairs), write keys and values into their slots.
+
+    qkv [rows, (heads + 2 kv_heads) * size]; queries out, float32, multiplied by `scale`; slots int64 [rows] =
+    block * 16 + offset; cosines and sines float32 [context, size / 2].
+    """
+    half = size // 2
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            source = row * (heads + 2 * kv_heads) * size
+            angle = positions[row] * half
+            block = slots[row] // BLOCK_TOKENS
+            offset = slots[row] % BLOCK_TOKENS
+            for head in range(heads + kv_heads):
+                x = source + head * size
+                for j in range(0, half, v.LANES):
+                    cosine = v.load(cosines, angle + j)
+                    sine = v.load(sines, angle + j)
+                    first = v.load(qkv, x + j)
+                    second = v.load(qkv, x + half + j)
+                    low = v.sub(v.mul(first, cosine), v.mul(second, sine))
+                    high = v.fma(second, cosine, v.mul(first, sine))
+                    if head < heads:
+                        target = (row * heads + head) * size
+                        v.store(queries, target + j, v.mul(low, v.splat(np.float32(scale))))
+                        v.store(queries, target + half + j, v.mul(high, v.splat(np.float32(scale))))
+                    else:
+                        target = (block * kv_heads + head - heads) * size * BLOCK_TOKENS + offset
+                        v.scatter(keys, target + j * BLOCK_TOKENS, BLOCK_TOKENS, low)
+                        v.scatter(keys, target + (half + j) * BLOCK_TOKENS, BLOCK_TOKENS, high)
+            for head in range(kv_heads):
+                x = source + (heads + kv_heads + head) * size
+                target = ((block * kv_heads + head) * BLOCK_TOKENS + offset) * size
+                for j in range(0, size, v.LANES):
+                    v.store(values, target + j, v.load(qkv, x + j))
+
+
+@njit(nogil=True, cache=True, inline="never")  # type: ignore[untyped-decorator]
+def _norm_row(residual: Any, at: int, weight: Any, output: Any, to: int, width: int, epsilon: float) -> None:
+    """RMSNorm of one row: x / sqrt(mean(x^2) + epsilon) * weight."""
+    whole = width - width % v.LANES
+    squares = v.splat(_ZERO)
+    for j in range(0, whole, v.LANES):
+        x = v.load(residual, at + j)
+        squares = v.fma(x, x, squares)
+    if whole < width:
+        x = v.load_part(residual, at + whole, width - whole)
+        squares = v.fma(x, x, squares)
+    mean = v.lane_sum(squares) / np.float32(width)
+    scale = v.splat(_ONE / np.sqrt(mean + np.float32(epsilon)))
+    for j in range(0, whole, v.LANES):
+        v.store(output, to + j, v.mul(v.mul(v.load(residual, at + j), scale), v.load(weight, j)))
+    if whole < width:
+        rest = width - whole
+        x = v.mul(v.mul(v.load_part(residual, at + whole, rest), scale), v.load_part(weight, whole, rest))
+        v.store_part(output, to + whole, x, rest)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def embed(ids: Any, table: Any, residual: Any, rows: int, width: int, threads: int) -> None:
+    """residual[row] = table[ids[row]]; residual float32 [rows, width], table [vocabulary, width]."""
+    whole = width - width % v.LANES
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            source = np.int64(ids[row]) * width
+            for j in range(0, whole, v.LANES):
+                v.store(residual, row * width + j, v.load(table, source + j))
+            if whole < width:
+                x = v.load_part(table, source + whole, width - whole)
+                v.store_part(residual, row * width + whole, x, width - whole)
+
+
+@njit(nogil=True, cache=True, inline="never")  # type: ignore[untyped-decorator]
+def _add_row(residual: Any, delta: Any, at: int, width: int) -> None:
+    whole = width - width % v.LANES
+    for j in range(at, at + whole, v.LANES):
+        v.store(residual, j, v.add(v.load(residual, j), v.load(delta, j)))
+    if whole < width:
+        rest = width - whole
+        x = v.add(v.load_part(residual, at + whole, rest), v.load_part(delta, at + whole, rest))
+        v.store_part(residual, at + whole, x, rest)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def add(residual: Any, delta: Any, rows: int, width: int, threads: int) -> None:
+    """residual[row] += delta[row]; residual float32 [rows, width]."""
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            _add_row(residual, delta, row * width, width)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def add_norm(
+    residual: Any, delta: Any, weight: Any, output: Any, rows: int, width: int, epsilon: float, threads: int
+) -> None:
+    """residual[row] += delta[row]; output[row] = RMSNorm(residual[row])."""
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            _add_row(residual, delta, row * width, width)
+            _norm_row(residual, row * width, weight, output, row * width, width, epsilon)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def norm(
+    residual: Any, source_rows: Any, weight: Any, output: Any, rows: int, width: int, epsilon: float, threads: int
+) -> None:
+    """output[row] = RMSNorm(residual[source_rows[row]]); residual float32, output and weight in the model's type."""
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            _norm_row(residual, source_rows[row] * width, weight, output, row * width, width, epsilon)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def gated_silu(gate_up: Any, output: Any, rows: int, width: int, threads: int) -> None:
+    """output = silu(gate) * up, silu(x) = x / (1 + e**-x); gate_up [rows, 2 * width], gate first."""
+    whole = width - width % v.LANES
+    one = v.splat(_ONE)
+    zero = v.splat(_ZERO)
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            at = 2 * row * width
+            for j in range(0, whole, v.LANES):
+                gate = v.load(gate_up, at + j)
+                gate = v.div(gate, v.add(one, v.exp(v.sub(zero, gate))))
+                v.store(output, row * width + j, v.mul(gate, v.load(gate_up, at + width + j)))
+            if whole < width:
+                rest = width - whole
+                gate = v.load_part(gate_up, at + whole, rest)
+                gate = v.div(gate, v.add(one, v.exp(v.sub(zero, gate))))
+                x = v.mul(gate, v.load_part(gate_up, at + width + whole, rest))
+                v.store_part(output, row * width + whole, x, rest)

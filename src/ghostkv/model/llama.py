@@ -1,0 +1,110 @@
+"""The Llama architecture: RMSNorm, rotary attention with grouped KV heads, SwiGLU. One layer reads as its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ghostkv.model.batch import Batch
+from ghostkv.model.kv_tensors import KVTensors
+from ghostkv.model.ops import Ops
+from ghostkv.model.shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's weights, each [outputs, inputs]; projections that read the same input are fused."""
+
+    attention_norm: torch.Tensor
+    qkv: torch.Tensor
+    output: torch.Tensor
+    mlp_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+class Buffers:
+    """Activations of one step, allocated once for the largest step."""
+
+    def __init__(self, shape: ModelShape, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        def buffer(width: int, kind: torch.dtype = dtype) -> torch.Tensor:
+            return torch.zeros(rows, width, dtype=kind, device=device)
+
+        attention = shape.heads * shape.head_size
+        self.residual = buffer(shape.hidden, torch.float32)
+        self.normed = buffer(shape.hidden)
+        self.qkv = buffer(attention + 2 * shape.kv_heads * shape.head_size)
+        self.queries = buffer(attention, torch.float32)
+        self.attended = buffer(attention)
+        self.delta = buffer(shape.hidden)
+        self.gate_up = buffer(2 * shape.intermediate)
+        self.gated = buffer(shape.intermediate)
+
+
+class Llama:
+    """Weights of a Llama checkpoint and its forward pass over a `Batch`."""
+
+    def __init__(self, shape: ModelShape, weights: Mapping[str, torch.Tensor], device: torch.device) -> None:
+        def take(name: str) -> torch.Tensor:
+            return weights[name].to(device)
+
+        def fuse(prefix: str, *names: str) -> torch.Tensor:
+            return torch.cat([take(f"{prefix}.{name}.weight") for name in names])
+
+        self.shape = shape
+        self.embedding = take("model.embed_tokens.weight")
+        self.final_norm = take("model.norm.weight")
+        self.head = self.embedding if shape.tied else take("lm_head.weight")
+        self.layers = []
+        for i in range(shape.layers):
+            at = f"model.layers.{i}"
+            self.layers.append(
+                Layer(
+                    attention_norm=take(f"{at}.input_layernorm.weight"),
+                    qkv=fuse(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
+                    output=take(f"{at}.self_attn.o_proj.weight"),
+                    mlp_norm=take(f"{at}.post_attention_layernorm.weight"),
+                    gate_up=fuse(f"{at}.mlp", "gate_proj", "up_proj"),
+                    down=take(f"{at}.mlp.down_proj.weight"),
+                )
+            )
+        self._rope = rope_tables(shape, device)
+
+    def products(self) -> dict[str, torch.Tensor]:
+        """One weight per distinct product shape, for the row self-check."""
+        first = self.layers[0]
+        return {"qkv": first.qkv, "output": first.output, "gate_up": first.gate_up, "down": first.down, "head": self.head}
+
+    def forward(self, batch: Batch, kv: KVTensors, buffers: Buffers, ops: Ops) -> None:
+        """Compute every row and write its KV; leaves norm(residual) of the rows in `batch.heads` in `buffers.normed`."""
+        b, shape, rows = buffers, self.shape, batch.rows
+        epsilon = shape.norm_eps
+        ops.embed(torch.from_numpy(batch.ids), self.embedding, b.residual, rows)
+        for index, layer in enumerate(self.layers):
+            keys, values = kv.keys[index], kv.values[index]
+            if index == 0:
+                ops.norm(b.residual, batch.every_row, layer.attention_norm, b.normed, epsilon)
+            else:
+                ops.add_norm(b.residual, b.delta, layer.attention_norm, b.normed, rows, epsilon)
+            ops.linear(b.normed, layer.qkv, b.qkv, rows)
+            ops.rotate_and_write(b.qkv, b.queries, keys, values, batch, self._rope, shape)
+            ops.attend(b.queries, keys, values, batch, b.attended, shape)
+            ops.linear(b.attended, layer.output, b.delta, rows)
+            ops.add_norm(b.residual, b.delta, layer.mlp_norm, b.normed, rows, epsilon)
+            ops.linear(b.normed, layer.gate_up, b.gate_up, rows)
+            ops.gated_silu(b.gate_up, b.gated, rows)
+            ops.linear(b.gated, layer.down, b.delta, rows)
+        ops.add(b.residual, b.delta, rows)
+        ops.norm(b.residual, batch.heads, self.final_norm, b.normed, epsilon)
+
+
+def rope_tables(shape: ModelShape, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines, float32 [context, head_size / 2]: angle(p, i) = p * theta**(-2i / head_size) (RoFormer, eq. 15)."""
+    exponents = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
+    angles = torch.outer(torch.arange(shape.context, dtype=torch.float64), shape.rope_theta**-exponents)
+    return angles.cos().float().to(device), angles.sin().float().to(device)
+
+
+ARCHITECTURES = {"llama": Llama}

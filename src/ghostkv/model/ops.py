@@ -1,0 +1,82 @@
+"""The operators that an architecture is written in. Two implementations: `cpu_ops` (Numba and checked products, the numeric
+contract) and `torch_ops` (plain torch: the reference, and what other devices run).
+
+All tensors are flat or row-major; `rows` says how many leading rows count. The residual stream is float32, everything else
+has the model's dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from ghostkv.model.batch import Batch, Longs
+from ghostkv.model.shape import ModelShape
+
+
+class Ops(Protocol):
+    """What a transformer layer needs. Outputs are written in place."""
+
+    def padded_rows(self, rows: int) -> int:
+        """Rows that buffers must have for products of `rows` rows."""
+        ...
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+        """out[:rows] = x[:rows] @ weight.T; weight [outputs, inputs]. Rows behind `rows` may be overwritten."""
+        ...
+
+    def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
+        """residual[i] = table[ids[i]]; ids int32."""
+        ...
+
+    def norm(
+        self, residual: torch.Tensor, source: Longs, weight: torch.Tensor, out: torch.Tensor, epsilon: float
+    ) -> None:
+        """out[i] = RMSNorm(residual[source[i]]); source int64."""
+        ...
+
+    def add_norm(
+        self,
+        residual: torch.Tensor,
+        delta: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+        rows: int,
+        epsilon: float,
+    ) -> None:
+        """residual += delta; out = RMSNorm(residual)."""
+        ...
+
+    def add(self, residual: torch.Tensor, delta: torch.Tensor, rows: int) -> None:
+        """residual += delta."""
+        ...
+
+    def rotate_and_write(
+        self,
+        qkv: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        shape: ModelShape,
+    ) -> None:
+        """Split qkv, rotate queries (scaled by head_size**-0.5, float32) and keys, write keys and values into the pool."""
+        ...
+
+    def attend(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        out: torch.Tensor,
+        shape: ModelShape,
+    ) -> None:
+        """out = causal attention of each row over its own blocks, in order."""
+        ...
+
+    def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+        """out = silu(gate) * up; gate_up holds [gate, up] in each row."""
+        ...

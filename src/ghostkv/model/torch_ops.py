@@ -1,0 +1,113 @@
+"""The operators in plain torch: the reference that the CPU kernels are tested against, and what CUDA and ROCm run.
+
+Not under the numeric contract: a row may depend on its batch here.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from ghostkv.model.batch import Batch, Longs
+from ghostkv.model.shape import ModelShape
+from ghostkv.step import BLOCK_TOKENS
+
+
+class TorchOps:
+    """`Ops` for any torch device."""
+
+    def padded_rows(self, rows: int) -> int:
+        return rows
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+        out[:rows] = F.linear(x[:rows], weight)
+
+    def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
+        residual[:rows] = table[ids.to(table.device, torch.int64)].float()
+
+    def norm(
+        self, residual: torch.Tensor, source: Longs, weight: torch.Tensor, out: torch.Tensor, epsilon: float
+    ) -> None:
+        x = residual[torch.from_numpy(source).to(residual.device)]
+        out[: len(source)] = _rms_norm(x, weight, epsilon).to(out.dtype)
+
+    def add_norm(
+        self,
+        residual: torch.Tensor,
+        delta: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+        rows: int,
+        epsilon: float,
+    ) -> None:
+        self.add(residual, delta, rows)
+        out[:rows] = _rms_norm(residual[:rows], weight, epsilon).to(out.dtype)
+
+    def add(self, residual: torch.Tensor, delta: torch.Tensor, rows: int) -> None:
+        residual[:rows] += delta[:rows].float()
+
+    def rotate_and_write(
+        self,
+        qkv: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        shape: ModelShape,
+    ) -> None:
+        device = qkv.device
+        size = shape.head_size
+        split = [shape.heads * size, shape.kv_heads * size, shape.kv_heads * size]
+        q, k, v = (part.view(batch.rows, -1, size).float() for part in qkv[: batch.rows].split(split, dim=1))
+        positions = torch.from_numpy(batch.positions).to(device, torch.int64)
+        cosine, sine = (table[positions].unsqueeze(1) for table in rope)
+        queries[: batch.rows] = (_rotate(q, cosine, sine) * size**-0.5).reshape(batch.rows, -1)
+        slots = torch.from_numpy(batch.slots).to(device)
+        blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
+        _keys(keys, shape)[blocks, :, :, offsets] = _rotate(k, cosine, sine).to(keys.dtype)
+        _values(values, shape)[blocks, :, offsets] = v.to(values.dtype)
+
+    def attend(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        out: torch.Tensor,
+        shape: ModelShape,
+    ) -> None:
+        tables = torch.from_numpy(batch.tables).view(-1, batch.width).to(queries.device, torch.int64)
+        group = shape.heads // shape.kv_heads
+        for sequence in range(tables.shape[0]):
+            rows = torch.from_numpy((batch.sequences == sequence).nonzero()[0]).to(queries.device)
+            positions = torch.from_numpy(batch.positions).to(queries.device)[rows]
+            k = _keys(keys, shape)[tables[sequence]].permute(1, 0, 3, 2).flatten(1, 2).float()
+            v = _values(values, shape)[tables[sequence]].permute(1, 0, 2, 3).flatten(1, 2).float()
+            q = queries[rows].view(len(rows), shape.heads, shape.head_size).transpose(0, 1)
+            scores = q @ k.repeat_interleave(group, dim=0).transpose(1, 2)
+            hidden = torch.arange(k.shape[1], device=queries.device) > positions.unsqueeze(1)
+            weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+            attended = weights @ v.repeat_interleave(group, dim=0)
+            out[rows] = attended.transpose(0, 1).reshape(len(rows), -1).to(out.dtype)
+
+    def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+        gate, up = gate_up[:rows].float().chunk(2, dim=1)
+        out[:rows] = (F.silu(gate) * up).to(out.dtype)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon) * weight.float()
+
+
+def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+def _keys(flat: torch.Tensor, shape: ModelShape) -> torch.Tensor:
+    return flat.view(-1, shape.kv_heads, shape.head_size, BLOCK_TOKENS)
+
+
+def _values(flat: torch.Tensor, shape: ModelShape) -> torch.Tensor:
+    return flat.view(-1, shape.kv_heads, BLOCK_TOKENS, shape.head_size)

@@ -1,0 +1,283 @@
+"""A 16-lane float32 vector for Numba, so that kernels state their SIMD shape and summation order themselves.
+
+LLVM lowers it to one AVX-512 register, two AVX2 or four NEON registers. Nothing here is reassociated: a sum over lanes is a
+fixed tree, `fma` rounds once. Arrays are one-dimensional; offsets count elements. uint16 arrays hold bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import models, register_default
+from numba.extending import intrinsic
+
+LANES = 16
+
+_F32 = ir.FloatType()
+_I16 = ir.IntType(16)
+_I32 = ir.IntType(32)
+_VF = ir.VectorType(_F32, LANES)
+_VI16 = ir.VectorType(_I16, LANES)
+_VI32 = ir.VectorType(_I32, LANES)
+
+
+class _Vec16(types.Type):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(name="vec16")
+
+
+vec16 = _Vec16()
+
+
+@register_default(_Vec16)
+class _Vec16Model(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, _VF)
+
+
+def _ints(value: int) -> ir.Constant:
+    return ir.Constant(_VI32, [value] * LANES)
+
+
+def _floats(value: float) -> ir.Constant:
+    return ir.Constant(_VF, [value] * LANES)
+
+
+def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
+    return builder.call(function, args)
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, vector: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
+
+
+def _lane_vector(array_type: Any) -> Any:
+    return _VI16 if array_type.dtype == types.uint16 else _VF
+
+
+def _to_float(builder: Any, raw: Any) -> Any:
+    """Bfloat16 bits are the upper half of a float32."""
+    if raw.type != _VI16:
+        return raw
+    return builder.bitcast(builder.shl(builder.zext(raw, _VI32), _ints(16)), _VF)
+
+
+def _from_float(builder: Any, value: Any, vector: Any) -> Any:
+    """Round to nearest even. A NaN may come out as another NaN or infinity; weights are checked for both at load."""
+    if vector is _VF:
+        return value
+    bits = builder.bitcast(value, _VI32)
+    odd = builder.and_(builder.lshr(bits, _ints(16)), _ints(1))
+    rounded = builder.add(builder.add(bits, _ints(0x7FFF)), odd)
+    return builder.trunc(builder.lshr(rounded, _ints(16)), _VI16)
+
+
+def _mask(builder: Any, count: Any) -> Any:
+    lanes = ir.Constant(_VI32, list(range(LANES)))
+    return builder.icmp_signed("<", lanes, _broadcast(builder, builder.trunc(count, _I32), _VI32))
+
+
+def _broadcast(builder: Any, scalar: Any, vector: Any) -> Any:
+    single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), ir.Constant(_VI32, [0] * LANES))
+
+
+def _tree(builder: Any, value: Any, combine: Any) -> Any:
+    """Reduce lanes pairwise: halves of 8, 4, 2, 1."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        low = ir.Constant(ir.VectorType(_I32, width), list(range(width)))
+        high = ir.Constant(ir.VectorType(_I32, width), list(range(width, 2 * width)))
+        undefined = ir.Constant(value.type, ir.Undefined)
+        value = combine(
+            builder.shuffle_vector(value, undefined, low),
+            builder.shuffle_vector(value, undefined, high),
+        )
+    return builder.extract_element(value, ir.Constant(_I32, 0))
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Lanes array[offset : offset + 16] as float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], _lane_vector(signature.args[0]))
+        raw = builder.load(pointer, align=2 if signature.args[0].dtype == types.uint16 else 4)
+        return _to_float(builder, raw)
+
+    return vec16(array, types.int64), generate
+
+
+@intrinsic
+def load_part(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
+    """Lanes array[offset : offset + count] as float32, the others 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = _lane_vector(signature.args[0])
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
+        suffix = "v16i16" if vector is _VI16 else "v16f32"
+        align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
+        zero = ir.Constant(vector, [0 if vector is _VI16 else 0.0] * LANES)
+        arguments = [pointer, align, _mask(builder, args[2]), zero]
+        return _to_float(builder, _call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments))
+
+    return vec16(array, types.int64, types.int64), generate
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+    """Write 16 lanes to array[offset : offset + 16], rounded to the array's type."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = _lane_vector(signature.args[0])
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
+        builder.store(_from_float(builder, args[2], vector), pointer, align=2 if vector is _VI16 else 4)
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, vec16), generate
+
+
+@intrinsic
+def store_part(typingctx: Any, array: Any, offset: Any, value: Any, count: Any) -> Any:
+    """Write the first `count` lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = _lane_vector(signature.args[0])
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
+        suffix = "v16i16" if vector is _VI16 else "v16f32"
+        align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
+        arguments = [_from_float(builder, args[2], vector), pointer, align, _mask(builder, args[3])]
+        _call(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), arguments)
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, vec16, types.int64), generate
+
+
+@intrinsic
+def scatter(typingctx: Any, array: Any, offset: Any, stride: Any, value: Any) -> Any:
+    """Write lane i to array[offset + i * stride]."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = _lane_vector(signature.args[0])
+        raw = _from_float(builder, args[3], vector)
+        at = args[1]
+        for lane in range(LANES):
+            pointer = _pointer(context, builder, signature.args[0], args[0], at, vector.element)
+            builder.store(builder.extract_element(raw, ir.Constant(_I32, lane)), pointer)
+            at = builder.add(at, args[2])
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, types.int64, vec16), generate
+
+
+@intrinsic
+def splat(typingctx: Any, scalar: Any) -> Any:
+    """All lanes equal to a float32 scalar."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _broadcast(builder, args[0], _VF)
+
+    return vec16(types.float32), generate
+
+
+def _binary(name: str, emit: Any) -> Any:
+    def typing(typingctx: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return emit(builder, args[0], args[1])
+
+        return vec16(vec16, vec16), generate
+
+    typing.__name__ = name
+    return intrinsic(typing)
+
+
+add = _binary("add", lambda builder, a, b: builder.fadd(a, b))
+sub = _binary("sub", lambda builder, a, b: builder.fsub(a, b))
+mul = _binary("mul", lambda builder, a, b: builder.fmul(a, b))
+div = _binary("div", lambda builder, a, b: builder.fdiv(a, b))
+maximum = _binary("maximum", lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+
+
+@intrinsic
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """Lane-wise a * b + c with one rounding."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _call(builder, "llvm.fma.v16f32", _VF, list(args))
+
+    return vec16(vec16, vec16, vec16), generate
+
+
+@intrinsic
+def lane_sum(typingctx: Any, value: Any) -> Any:
+    """Sum of the lanes, pairwise."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _tree(builder, args[0], builder.fadd)
+
+    return types.float32(vec16), generate
+
+
+@intrinsic
+def lane_max(typingctx: Any, value: Any) -> Any:
+    """Largest lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _tree(builder, args[0], lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+
+    return types.float32(vec16), generate
+
+
+@intrinsic
+def any_equal(typingctx: Any, a: Any, b: Any) -> Any:
+    """Whether any lane of `a` equals that of `b`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        mask = builder.bitcast(builder.fcmp_ordered("==", args[0], args[1]), ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", mask, ir.Constant(ir.IntType(LANES), 0))
+
+    return types.boolean(vec16, vec16), generate
+
+
+@intrinsic
+def keep_first(typingctx: Any, value: Any, count: Any, other: Any) -> Any:
+    """The first `count` lanes of `value`, the others the scalar `other`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(_mask(builder, args[1]), args[0], _broadcast(builder, args[2], _VF))
+
+    return vec16(vec16, types.int64, types.float32), generate
+
+
+@intrinsic
+def exp(typingctx: Any, value: Any) -> Any:
+    """Lane-wise e**x, relative error below 2e-7; x under -87 gives 0, x over 88 gives e**88.
+
+    Cody-Waite reduction to |r| <= ln(2)/2 and a degree-6 polynomial, as in Cephes `expf`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def fused(a: Any, b: Any, c: Any) -> Any:
+            return _call(builder, "llvm.fma.v16f32", _VF, [a, b, c])
+
+        x = args[0]
+        low, high = _floats(-87.0), _floats(88.0)
+        clamped = builder.select(builder.fcmp_ordered(">", x, low), x, low)
+        clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
+        n = _call(builder, "llvm.rint.v16f32", _VF, [builder.fmul(clamped, _floats(1.44269504088896341))])
+        r = fused(n, _floats(-0.693359375), clamped)
+        r = fused(n, _floats(2.12194440e-4), r)
+        p = _floats(1.9875691500e-4)
+        for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+            p = fused(p, r, _floats(coefficient))
+        p = fused(p, builder.fmul(r, r), builder.fadd(r, _floats(1.0)))
+        exponent = builder.shl(builder.add(builder.fptosi(n, _VI32), _ints(127)), _ints(23))
+        result = builder.fmul(p, builder.bitcast(exponent, _VF))
+        return builder.select(builder.fcmp_ordered("<", x, low), _floats(0.0), result)
+
+    return vec16(vec16), generate

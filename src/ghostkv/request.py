@@ -1,0 +1,211 @@
+"""The values that every layer shares: what a segment asks for and what it gives back.
+
+Everything here is a frozen value or a protocol. Nothing here computes, and nothing here knows text templates, blocks or
+tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: str  # "system", "developer", "user", "assistant" or "tool"
+    content: str
+
+
+class FinishReason(StrEnum):
+    """Why an engine request ended."""
+
+    STOP = "stop"  # end-of-sequence token or stop string
+    LENGTH = "length"  # max_tokens, or the session's own limit
+    FLUSH = "flush"  # a boundary was flushed: the session goes on in another request
+    CANCELLED = "cancelled"  # the client went away
+
+
+class Decision(StrEnum):
+    """What a residency policy does at a boundary."""
+
+    KEEP = "keep"
+    FLUSH = "flush"
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Verdict: nothing happens here."""
+
+
+CONTINUE = Continue()
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Verdict: a segment may end after this token."""
+
+    kind: str  # "paragraph", "sentence", "item", "line", "cap", "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Verdict: generation ends after this token."""
+
+    reason: FinishReason
+    drop: int = 0  # characters at the end of the text that are not output (the stop string itself)
+
+
+Verdict = Continue | Boundary | Stop
+
+
+class Rule(Protocol):
+    """One condition on the token stream.
+
+    A rule is a frozen value, so a rule that counts or matches returns its successor. That is what lets a request hand its
+    rules to the next one, and lets rejected speculative tokens cost nothing.
+    """
+
+    @property
+    def held(self) -> int:
+        """Characters at the end of the text that a later verdict may still drop."""
+        ...
+
+    def feed(self, token_id: int, piece: str) -> tuple[Rule, Verdict]:
+        """Take one token and the text that it completed; return (successor, verdict)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is chosen. Neutral values switch a feature off."""
+
+    temperature: float = 1.0  # 0 is greedy: the largest logit, lowest id on a tie
+    top_k: int = 0  # 0: all tokens; ties with the k-th are kept
+    top_p: float = 1.0
+    min_p: float = 0.0  # relative to the most probable token
+    repetition_penalty: float = 1.0  # over the client's text and the output
+    presence_penalty: float = 0.0  # over the output
+    frequency_penalty: float = 0.0  # over the output
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None  # None: none; n: the chosen token's and the n best
+    min_tokens: int = 0  # `terminators` cannot be chosen before this many output tokens
+    terminators: tuple[int, ...] = ()
+    seed: int = 0
+    choice: int = 0  # index of this answer among the request's `n`
+    node: int = 0  # index of the plan's node
+
+    @property
+    def penalised(self) -> bool:
+        """Whether any penalty is active."""
+        neutral = (1.0, 0.0, 0.0)
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != neutral
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationState:
+    """What belongs to the session and not to one request, so that a boundary leaves no trace in the output.
+
+    Each request takes one and each finish returns one.
+    """
+
+    emitted: int = 0  # output tokens so far, over all segments
+    client_ids: frozenset[int] = frozenset()  # distinct ids of the client's own text, for the repetition penalty
+    counts: tuple[tuple[int, int], ...] = ()  # (id, occurrences in the output), ascending by id
+    undecoded: bytes = b""  # bytes of a character that is not complete yet
+    held: str = ""  # text that a stop string may still swallow
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryView:
+    """What a residency policy may look at when it decides. Read-only."""
+
+    kind: str
+    resident: int  # tokens of this request in the pool
+    generated: int  # tokens generated in this request
+    unreserved: int  # output tokens still allowed for which no slot is reserved
+    free_blocks: int  # free or evictable
+    waiting: int  # requests in line
+
+
+class Residency(Protocol):
+    """A residency policy as the engine sees it: how much to reserve, and what to do at a boundary."""
+
+    @property
+    def name(self) -> str:  # read-only, so that a frozen dataclass satisfies it
+        """What a request calls it by."""
+        ...
+
+    def reserve(self, remaining: int) -> int:
+        """Output tokens to reserve at admission, at least 1; `remaining` is what the session may still generate."""
+        ...
+
+    def at_boundary(self, view: BoundaryView) -> Decision:
+        """Keep or flush. Keeping a request whose reservation is used up needs `extend`; where that fails it is flushed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRequest:
+    """One engine request: a prompt to continue."""
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    state: GenerationState
+    residency: Residency
+    remaining: int  # output tokens that the session may still generate, this request included
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token."""
+
+    id: int
+    logprob: float | None = None  # natural log, of the unmodified distribution
+    top: tuple[tuple[int, float], ...] = ()  # best first
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryMark:
+    """A boundary that was decided."""
+
+    kind: str
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUsage:
+    """What one engine request cost."""
+
+    prompt_tokens: int
+    cached_tokens: int  # prompt tokens whose KV was found in the index
+    generated_tokens: int
+    resident_tokens: int  # slots filled at the end
+    queue_s: float
+    prefill_s: float  # wall time of the steps in which this request prefilled
+    decode_s: float  # wall time of the steps in which it decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a request ended, and the state that the next one takes."""
+
+    reason: FinishReason
+    state: GenerationState
+    usage: SegmentUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step gave one request."""
+
+    request_id: str
+    tokens: tuple[Token, ...] = ()
+    text: str = ""  # text that is now final; may lag behind `tokens`
+    boundary: BoundaryMark | None = None
+    finish: Finish | None = None

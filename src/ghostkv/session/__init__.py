@@ -1,0 +1,1 @@
+"""Sessions: an answer as a chain of engine requests, above any backend."""

@@ -1,0 +1,88 @@
+"""Refusals before any generation: a pool too small for a policy, a request too large for the model or the pool.
+
+All numbers are tokens. What fits now may still have to wait its turn; that is the engine's business.
+"""
+
+from __future__ import annotations
+
+from ghostkv.backends.base import Capabilities
+from ghostkv.errors import ConfigError, ContextLengthExceeded
+from ghostkv.residency import Policy, SegmentBudget
+
+_SPARE_BLOCKS = 2  # the least head: a system line and a short question
+
+
+def pool_tokens(capabilities: Capabilities) -> int:
+    """Token slots of the pool, whole blocks."""
+    block = capabilities.block_tokens
+    return capabilities.kv_budget // (capabilities.kv_bytes_per_token * block) * block
+
+
+def check_pool(policy: Policy, capabilities: Capabilities) -> None:
+    """At start-up: raises ConfigError if the pool cannot hold the policy's constants and two blocks."""
+    budget = policy.budget
+    if budget is None:
+        return
+    needed = budget.carried + budget.cap + _SPARE_BLOCKS * capabilities.block_tokens
+    held = pool_tokens(capabilities)
+    if held < needed:
+        raise ConfigError(
+            f"the KV pool holds {held} tokens, but residency {policy.name!r} needs at least {needed}: "
+            f"{_constants(budget)} + {_SPARE_BLOCKS} blocks of {capabilities.block_tokens} "
+            f"(a KV budget of {needed * capabilities.kv_bytes_per_token} bytes)"
+        )
+
+
+def check_turn(policy: Policy, capabilities: Capabilities, *, prompt: int, head: int, max_tokens: int) -> None:
+    """Raises ContextLengthExceeded if some segment of the turn could never run.
+
+    `prompt` counts the client's whole prompt, `head` the part of it that stands in every segment.
+    """
+    # The last token of an answer is chosen but never fed back, so it needs no slot: hence 1 more than the pool holds.
+    pool = pool_tokens(capabilities) + 1
+    budget = policy.budget
+    if budget is None:
+        _check_whole(min(capabilities.max_context, pool), prompt, max_tokens)
+        return
+    # A tail is never longer than what was generated, so a short answer never needs room for a whole tail beside it.
+    least = head + min(max_tokens, budget.cap + budget.tail)
+    largest = _largest_segment(budget, prompt, head, max_tokens)
+    context = capabilities.max_context
+    if least > context or min(largest, context) > pool:
+        needed = least if least > context else min(largest, context)
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context} tokens and the KV pool holds {pool - 1}, but a segment "
+            f"of this request needs {needed}: its head (system messages and the last message) is {head}, to which "
+            f"residency {policy.name!r} adds at most {_constants(budget)}, for an answer of {max_tokens}: "
+            f"context_length_exceeded, it exceeds the available context size.",
+            param="messages",
+        )
+
+
+def allowance(budget: SegmentBudget, capabilities: Capabilities, *, head: int, remaining: int) -> int:
+    """Prompt tokens that a segment may have: head and constants, within what the model's context leaves.
+
+    It does not depend on the pool, so neither does the text.
+    """
+    return min(head + budget.carried, capabilities.max_context - min(budget.cap, remaining))
+
+
+def _constants(budget: SegmentBudget) -> str:
+    return f"tail {budget.tail} + state {budget.state} + recall {budget.recall} + cap {budget.cap}"
+
+
+def _check_whole(context: int, prompt: int, max_tokens: int) -> None:
+    if prompt + max_tokens > context:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context} tokens, but the request needs {prompt + max_tokens} "
+            f"({prompt} in the prompt, {max_tokens} for the answer): context_length_exceeded, it exceeds the available "
+            f"context size.",
+            param="messages",
+        )
+
+
+def _largest_segment(budget: SegmentBudget, prompt: int, head: int, max_tokens: int) -> int:
+    """Prompt and reservation of the largest segment: the constants bound what is carried, and so does what there is."""
+    by_constants = budget.carried + min(budget.cap, max_tokens)
+    by_content = (prompt - head) + min(max_tokens, budget.cap + budget.tail)
+    return head + min(by_constants, by_content)

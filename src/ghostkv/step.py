@@ -1,0 +1,63 @@
+"""What crosses between scheduler and runner, and nothing else: StepPlan down, StepResult up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ghostkv.request import Sampling, Token
+
+BLOCK_TOKENS = 16  # token slots of a pool block; also the attention kernel's vector width
+
+BlockTable = npt.NDArray[np.int32]  # [blocks], the pool blocks of a request in order of position
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Everything that choosing one token needs besides its logits."""
+
+    sampling: Sampling
+    uniform: float  # in [0, 1); unused when greedy
+    masked: tuple[int, ...] = ()  # ids that cannot be chosen now
+    client_ids: frozenset[int] = frozenset()
+    counts: Mapping[int, int] | None = None  # occurrences in the output; None unless a penalty is active
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Consecutive tokens of one request to compute in this step."""
+
+    request_id: str
+    tokens: tuple[int, ...]
+    start: int  # position of tokens[0]
+    table: BlockTable  # covers at least position start + len(tokens) - 1
+    draw: Draw | None  # set when the last token's logits choose the next token
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One forward pass: decoding rows first, then prefill chunks."""
+
+    index: int
+    now: float  # seconds, the engine's clock
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One token for each row with a draw, in the plan's order."""
+
+    tokens: tuple[Token, ...]
+    seconds: float
+
+
+class Runner(Protocol):
+    """Executes a plan. The model's runner and the simulator's cost model are the two."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute every row, write its KV into its blocks, and draw the tokens asked for."""
+        ...

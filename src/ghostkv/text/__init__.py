@@ -1,0 +1,1 @@
+"""Text: tokenizer, chat template, incremental detokeniser, sentence boundaries. No torch."""

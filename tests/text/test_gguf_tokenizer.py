@@ -1,0 +1,163 @@
+"""GGUF tokenizer: each pre-tokeniser equals a BPE written from its definition; what is not proven is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+
+import pytest
+import regex
+import tokenizers
+
+from ghostkv.errors import ModelError
+from ghostkv.text.gguf_tokenizer import tokenizer_from_gguf
+from ghostkv.text.tokenizer import Tokenizer
+
+# GPT-2's split (Radford et al., 2019); smollm applies it to the pieces between single digits.
+GPT2 = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+
+
+def split(text: str, pre: str) -> list[str]:
+    pieces = [text] if pre == "gpt-2" else [piece for piece in regex.split(r"(\p{N})", text) if piece]
+    return [word for piece in pieces for word in GPT2.findall(piece)]
+
+
+def letter(byte: int) -> str:
+    """The byte's letter, counted out as the original encoder does."""
+    shown = [b for b in range(256) if chr(b).isprintable() and chr(b) not in " \xa0\xad"]
+    return chr(byte) if byte in shown else chr(256 + [b for b in range(256) if b not in shown].index(byte))
+
+
+def reference_ids(text: str, pre: str, tokens: Sequence[str], merges: Sequence[str]) -> list[int]:
+    """Byte-pair encoding by its definition: merge the best-ranked adjacent pair until there is none."""
+    ids = {token: i for i, token in enumerate(tokens)}
+    ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+    letters = [letter(byte) for byte in range(256)]
+
+    @lru_cache(None)
+    def word_ids(word: str) -> list[int]:
+        parts = [letters[byte] for byte in word.encode()]
+        while len(parts) > 1:
+            rank, at = min(
+                (ranks.get(pair, 1 << 30), at) for at, pair in enumerate(zip(parts, parts[1:], strict=False))
+            )
+            if rank == 1 << 30:
+                break
+            pair = parts[at : at + 2]
+            merged, at = [], 0
+            while at < len(parts):
+                joined = parts[at : at + 2] == pair
+                merged.append("".join(pair) if joined else parts[at])
+                at += 2 if joined else 1
+            parts = merged
+        return [ids[part] for part in parts]
+
+    return [i for word in split(text, pre) for i in word_ids(word)]
+
+
+def metadata(inner: tokenizers.Tokenizer, **changes: object) -> dict[str, object]:
+    """GGUF metadata with the vocabulary of `inner`; a change to None removes the key."""
+    model = json.loads(inner.to_str())["model"]
+    vocabulary = inner.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    values: dict[str, object] = {
+        "model": "gpt2",
+        "pre": "smollm",
+        "tokens": tokens,
+        "token_type": [3 if token[0] in "<[" and len(token) > 2 else 1 for token in tokens],
+        "merges": [" ".join(pair) for pair in model["merges"]],
+    }
+    values |= changes
+    return {f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None}
+
+
+def as_strings(data: Mapping[str, object], key: str) -> list[str]:
+    values = data[f"tokenizer.ggml.{key}"]
+    assert isinstance(values, list)
+    return values
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm"])
+def test_ids_equal_the_definition(byte_level: tokenizers.Tokenizer, texts: list[str], pre: str) -> None:
+    data = metadata(byte_level, pre=pre)
+    tokenizer = tokenizer_from_gguf(data, "x.gguf")
+    tokens, merges = as_strings(data, "tokens"), as_strings(data, "merges")
+    for text in texts[:600]:
+        assert tokenizer.encode(text) == reference_ids(text, pre, tokens, merges), text
+
+
+def test_the_two_pre_tokenisers_differ(byte_level: tokenizers.Tokenizer) -> None:
+    """Were they equal on the strings above, the test above could not tell a mix-up."""
+    ids = [
+        tokenizer_from_gguf(metadata(byte_level, pre=pre), "x.gguf").encode("Sol 42 ") for pre in ("gpt-2", "smollm")
+    ]
+    assert ids[0] != ids[1]
+
+
+def test_real_ids_equal_the_definition(
+    smollm2: Tokenizer, smollm2_metadata: Mapping[str, object], texts: list[str]
+) -> None:
+    tokens, merges = as_strings(smollm2_metadata, "tokens"), as_strings(smollm2_metadata, "merges")
+    prose = [
+        "In 1969, 400,000 people worked on it.",
+        "  def f(x):\n\treturn x**2  # 21.4\n\n",
+        "It's 5:30 p.m. — “hello”",
+    ]
+    ids = smollm2.encode(prose[0])
+    assert [smollm2.token_text(i) for i in ids][:6] == ["In", " ", "1", "9", "6", "9"]
+    for text in chain(prose, texts[:300]):
+        assert smollm2.encode(text) == reference_ids(text, "smollm", tokens, merges), text
+
+
+def test_real_special_tokens(smollm2: Tokenizer) -> None:
+    assert smollm2.vocab_size == 49_152
+    assert smollm2.eos_ids == (2, 0)
+    assert (smollm2.bos_id, smollm2.add_bos) == (1, False)
+    assert smollm2.control["<|im_end|>"] == 2
+    assert len(smollm2.control) == 17
+
+
+def test_end_ids_come_from_keys_then_names(byte_level: tokenizers.Tokenizer) -> None:
+    data = metadata(byte_level, eos_token_id=4, eot_token_id=11, eom_token_id=4, bos_token_id=3, add_bos_token=True)
+    tokenizer = tokenizer_from_gguf(data, "x.gguf")
+    names = [tokenizer.token_text(i) for i in tokenizer.eos_ids]
+    assert names == ["<eos>", "<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<end_of_turn>", "</s>"]
+    assert (tokenizer.bos_id, tokenizer.add_bos) == (3, True)
+
+
+def test_user_defined_tokens_are_text(byte_level: tokenizers.Tokenizer) -> None:
+    data = metadata(byte_level)
+    types = [4 if token == "[INST]" else 1 for token in as_strings(data, "tokens")]
+    tokenizer = tokenizer_from_gguf(data | {"tokenizer.ggml.token_type": types}, "x.gguf")
+    ids = tokenizer.encode("[INST]")
+    assert len(ids) == 1
+    assert tokenizer.decode(ids) == "[INST]"
+    assert "[INST]" not in tokenizer.control
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pre": "llama-bpe"}, "pre-tokeniser 'llama-bpe'"),
+        ({"pre": None}, "lacks tokenizer.ggml.pre"),
+        ({"model": "llama"}, "tokenizer model 'llama'"),
+        ({"model": None}, "lacks tokenizer.ggml.model"),
+        ({"tokens": None}, "lacks tokenizer.ggml.tokens"),
+        ({"tokens": ["a", 3]}, "tokens is not a list of strings"),
+        ({"tokens": ["a", "a"], "token_type": [1, 1]}, "holds a token twice"),
+        ({"token_type": [1]}, "token_type has 1 entries"),
+        ({"merges": None}, "lacks tokenizer.ggml.merges"),
+        ({"merges": ["Ġ qqqq"]}, "merges holds 'Ġ qqqq'"),
+        ({"merges": ["a"]}, "merges holds 'a'"),
+        ({"eos_token_id": "2"}, "eos_token_id is a str"),
+        ({"eos_token_id": 10**6}, "token id 1000000"),
+    ],
+)
+def test_unusable_metadata_is_refused_by_name(
+    byte_level: tokenizers.Tokenizer, change: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ModelError, match=r"^x\.gguf: ") as caught:
+        tokenizer_from_gguf(metadata(byte_level, **change), "x.gguf")
+    assert words in caught.value.message
