@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from ghostkv.request import CONTINUE, Boundary, BoundaryView, Decision, FinishReason, Stop, Token, Verdict
+from ghostkv.backends.base import Capabilities
+from ghostkv.engine.text_gate import TextGate
+from ghostkv.request import (
+    CONTINUE,
+    Boundary,
+    BoundaryMark,
+    BoundaryView,
+    Decision,
+    Delta,
+    Finish,
+    FinishReason,
+    SegmentRequest,
+    SegmentUsage,
+    Stop,
+    Token,
+    Verdict,
+)
 from ghostkv.step import BLOCK_TOKENS, Draw, StepPlan, StepResult
 from ghostkv.text.tokenizer import Tokenizer, byte_alphabet
 
@@ -65,8 +83,8 @@ class VirtualClock:
 class ScriptedRunner:
     """A runner over a paged memory of token ids instead of KV.
 
-    It writes each row's tokens through the row's block table and reads the whole history back through it, so a wrong table,
-    position or cache hit gives a script a wrong history, as it would give attention wrong keys.
+    It writes each row's tokens through the row's block table and reads the whole history back through it, so a wrong
+    table, position or cache hit gives a script a wrong history, as it would give attention wrong keys.
     """
 
     def __init__(
@@ -96,7 +114,7 @@ class ScriptedRunner:
 
 
 def history_script(vocabulary: int) -> Script:
-    """A token that depends on every earlier token and on everything in the draw; never a masked one if there is another."""
+    """A token that depends on every earlier token and on everything in the draw; no masked one if there is another."""
 
     def script(history: tuple[int, ...], draw: Draw) -> int:
         counts = sorted(draw.counts.items()) if draw.counts is not None else None
@@ -182,3 +200,100 @@ class BoundaryRule:
     def feed(self, token_id: int, piece: str) -> tuple[BoundaryRule, Verdict]:
         successor = BoundaryRule(self.after, self.count + 1)
         return successor, Boundary("fixed") if successor.count in self.after else CONTINUE
+
+
+# --- session: a backend that reads its answer from a list ---
+
+
+class FakeBackend:
+    """A backend without an engine: token n of any answer is `pieces[n % len(pieces)]`, whatever the prompt.
+
+    Rules, held text, reservations, boundaries and the generation state work as in the engine. So an answer does not
+    depend on assembly, and state that is lost at a boundary shows. Equal pieces have equal ids, from 1000.
+    """
+
+    def __init__(self, pieces: Iterable[str | bytes], capabilities: Capabilities | None = None) -> None:
+        answer = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+        self.ids = {piece: 1000 + i for i, piece in enumerate(dict.fromkeys(answer))}
+        self.script = [self.ids[piece] for piece in answer]
+        self.requests: list[SegmentRequest] = []
+        self.log: list[str] = []  # "generate ID", "finish ID" and "cancel ID", in order
+        self._bytes = {token_id: piece for piece, token_id in self.ids.items()}
+        self._capabilities = capabilities or fake_capabilities()
+
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._bytes.get(token_id, b"")
+
+    async def generate(self, request: SegmentRequest) -> AsyncIterator[Delta]:
+        self.requests.append(request)
+        self.log.append(f"generate {request.id}")
+        gate = TextGate(ByteDetokenizer(self._bytes), request.state)
+        counts = Counter(dict(request.state.counts))
+        reserved = request.residency.reserve(request.remaining)
+        for generated in range(1, request.remaining + 1):
+            await asyncio.sleep(0)
+            emitted = request.state.emitted + generated
+            token_id = self.script[(emitted - 1) % len(self.script)]
+            counts[token_id] += 1
+            verdict = gate.feed(token_id)
+            token = (Token(token_id, logprob=-emitted / 8),)
+            mark = reason = None
+            if isinstance(verdict, Stop):
+                reason, text = verdict.reason, gate.close(verdict.drop)
+            elif generated == request.remaining:
+                reason, text = FinishReason.LENGTH, gate.close(0)
+            else:
+                text = gate.release()
+                if isinstance(verdict, Boundary) or generated == reserved:
+                    mark = self._decide(request, verdict, generated)
+                    reason = FinishReason.FLUSH if mark.decision is Decision.FLUSH else None
+                    reserved += request.residency.reserve(request.remaining - generated) if generated == reserved else 0
+            if reason is None:
+                yield Delta(request.id, token, text, mark)
+                continue
+            state = replace(
+                request.state,
+                emitted=emitted,
+                counts=tuple(sorted(counts.items())),
+                undecoded=gate.undecoded,
+                held=gate.held,
+                rules=gate.rules,
+            )
+            prompt = len(request.prompt)
+            usage = SegmentUsage(prompt, 0, generated, prompt + generated - 1, queue_s=0, prefill_s=0, decode_s=0)
+            self.log.append(f"finish {request.id}")
+            yield Delta(request.id, token, text, mark, Finish(reason, state, usage))
+            return
+
+    def _decide(self, request: SegmentRequest, verdict: Verdict, generated: int) -> BoundaryMark:
+        kind = verdict.kind if isinstance(verdict, Boundary) else "cap"
+        view = BoundaryView(kind, len(request.prompt) + generated - 1, generated, 0, free_blocks=0, waiting=0)
+        return BoundaryMark(kind, request.residency.at_boundary(view))
+
+    async def score(self, ids: Sequence[int], start: int) -> list[float]:
+        return [0.0] * (len(ids) - start)
+
+    def cancel(self, request_id: str) -> None:
+        self.log.append(f"cancel {request_id}")
+
+    def count(self, text: str) -> int:
+        return len(text.encode())
+
+
+def fake_capabilities(*, max_context: int = 4096, pool_tokens: int = 4096, exact: bool = True) -> Capabilities:
+    """Blocks of 16 tokens, 100 bytes a token."""
+    return Capabilities(
+        token_ids=True,
+        extend=True,
+        generation_state=True,
+        logprobs=True,
+        score=True,
+        exact=exact,
+        max_context=max_context,
+        kv_bytes_per_token=100,
+        kv_budget=100 * pool_tokens,
+        block_tokens=BLOCK_TOKENS,
+    )

@@ -33,6 +33,8 @@ class EngineConfig:
     """Bytes of the KV pool, allocated once."""
     dtype: str = "bfloat16"
     """Numbers of weights, activations and KV: "bfloat16" or "float32"."""
+    device: str = "cpu"
+    """Where the model runs: "cpu" (the numeric contract holds), or a torch device such as "cuda" (it does not)."""
     threads: int = 0
     """Compute threads; 0 takes every core this process may run on."""
     max_sequences: int = 128

@@ -1,4 +1,4 @@
-"""A boundary leaves no trace: the same ids, draws and text with and without it, against an oracle that knows no engine."""
+"""A boundary leaves no trace: the same ids, draws and text with and without it, against an oracle without an engine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import codecs
 from collections import Counter
 from dataclasses import dataclass
 
-from fakes import BoundaryRule, ByteDetokenizer, EndRule, FixedResidency, ScriptedRunner, StringRule, VirtualClock
-from fakes import history_script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import (
+    BoundaryRule,
+    ByteDetokenizer,
+    EndRule,
+    FixedResidency,
+    ScriptedRunner,
+    StringRule,
+    VirtualClock,
+    history_script,
+)
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.randomness import uniform
@@ -70,7 +78,7 @@ def through_engine(
     boundaries: frozenset[int],
     step_tokens: int,
 ) -> tuple[Outcome, int]:
-    """Run as a chain of requests, each one's prompt the whole history; returns the outcome and the number of flushes."""
+    """Run as a chain of requests, each one's prompt the whole history; returns (outcome, number of flushes)."""
     clock, pool = VirtualClock(), BlockPool(16)
     draws = []
 

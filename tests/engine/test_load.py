@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 
-from fakes import ByteDetokenizer, FixedResidency, ScriptedRunner, VirtualClock, history_script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import ByteDetokenizer, FixedResidency, ScriptedRunner, VirtualClock, history_script
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.randomness import uniform

@@ -4,7 +4,6 @@ from itertools import product
 
 from ghostkv.engine.randomness import uniform
 
-
 PINNED = (0.6299085342998937, 0.8608400219112328, 0.9661694153269637)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+
 from fakes import (
     BoundaryRule,
     ByteDetokenizer,
@@ -16,7 +17,6 @@ from fakes import (
     VirtualClock,
     history_script,
 )
-
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
@@ -85,10 +85,10 @@ def request(
     residency: FixedResidency = KEEP,
     sampling: Sampling = GREEDY,
     rules: tuple[Rule, ...] = (),
-    **state: int,
+    emitted: int = 0,
 ) -> SegmentRequest:
     ids = tuple(range(prompt)) if isinstance(prompt, int) else prompt
-    return SegmentRequest(name, ids, sampling, GenerationState(rules=rules, **state), residency, remaining)
+    return SegmentRequest(name, ids, sampling, GenerationState(emitted=emitted, rules=rules), residency, remaining)
 
 
 def text_of(deltas: list[Delta]) -> str:
@@ -140,7 +140,7 @@ def test_a_second_prompt_starts_at_its_cached_blocks() -> None:
 
 
 def test_draws() -> None:
-    """Uniforms are keyed by the session's output, terminators masked until min_tokens, counts shown only if penalised."""
+    """Uniforms are keyed by the session's output, terminators masked until min_tokens, counts shown if penalised."""
     sampling = Sampling(seed=5, min_tokens=4, terminators=(9,))
     seen: list[tuple[float, tuple[int, ...], bool]] = []
 
@@ -148,9 +148,9 @@ def test_draws() -> None:
         seen.append((draw.uniform, draw.masked, draw.counts is None))
         return 65
 
-    for state in ({"emitted": 0}, {"emitted": 3}):
+    for emitted in (0, 3):
         bench = Bench(script=script)
-        bench.engine.add(request(sampling=sampling, remaining=6 - state["emitted"], **state))
+        bench.engine.add(request(sampling=sampling, remaining=6 - emitted, emitted=emitted))
         bench.all()
     whole, resumed = seen[:6], seen[6:]
     assert resumed == whole[3:]

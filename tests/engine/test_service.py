@@ -10,8 +10,8 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from fakes import ByteDetokenizer, FixedResidency, ScriptedRunner
 
+from fakes import ByteDetokenizer, FixedResidency, ScriptedRunner
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.engine import Engine
@@ -47,7 +47,7 @@ class Site:
     def __init__(self) -> None:
         self.runner = StepRunner()
         self.pool = BlockPool(64)
-        limits = Limits(max_context=1024, max_sequences=4, step_tokens=64, max_waiting=4)
+        limits = Limits(max_context=1024, max_sequences=4, step_tokens=64, max_waiting=8)
         self.engine = Engine(Scheduler(self.pool, limits, ByteDetokenizer()), self.runner, MonotonicClock())
         self.service = AsyncEngine(self.engine)
 
@@ -104,7 +104,7 @@ def test_refusals_reach_the_caller_alone(site: Site) -> None:
         site.runner.permits = threading.Semaphore(0)
         streams = [asyncio.ensure_future(collect(site.service, request(str(n)))) for n in range(4)]
         await asyncio.to_thread(site.runner.entered.acquire)  # the first step runs, whoever is in it
-        late = [asyncio.ensure_future(collect(site.service, request(f"late {n}"))) for n in range(9)]
+        late = [asyncio.ensure_future(collect(site.service, request(f"late {n}"))) for n in range(13)]
         same = asyncio.ensure_future(collect(site.service, request("0")))
         large = asyncio.ensure_future(collect(site.service, request("large", 1000, 100)))
         await asyncio.sleep(0)
@@ -197,8 +197,8 @@ def test_a_fault_answers_pending_and_later_requests(site: Site) -> None:
         assert site.service.healthy
         site.runner.failure = cause
         site.runner.permits.release(1)
-        answers = await asyncio.gather(*pending, unread, return_exceptions=True)
-        answers.append((await asyncio.gather(asyncio.wrap_future(called), return_exceptions=True))[0])
+        answers: list[object] = [*await asyncio.gather(*pending, unread, return_exceptions=True)]
+        answers += await asyncio.gather(asyncio.wrap_future(called), return_exceptions=True)
         with pytest.raises(EngineFault, match="lost a tensor"):
             await collect(site.service, request("late"))
         with pytest.raises(EngineFault):
@@ -296,13 +296,10 @@ def test_one_call_per_event_loop_and_step(site: Site, monkeypatch: pytest.Monkey
 
 
 def test_an_event_loop_that_dies_takes_its_requests_with_it(site: Site) -> None:
-    site.runner.permits = threading.Semaphore(0)
+    site.runner.permits = threading.Semaphore(1)
     loop = asyncio.new_event_loop()
     stream = site.service.generate(request("orphan", 900))
-    pending = loop.create_task(anext(stream))  # type: ignore[arg-type]
-    loop.run_until_complete(asyncio.sleep(0))
-    site.runner.entered.acquire(timeout=LIMIT_S)
-    pending._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.run_until_complete(anext(stream))
     loop.close()
     site.runner.permits.release(10_000)
     assert len(run(lambda: collect(site.service, request("other")))) == 5
@@ -321,8 +318,7 @@ def test_what_a_call_raises_is_the_callers(site: Site) -> None:
 
 def test_an_idle_engine_sleeps(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     run(lambda: collect(site.service, request()))
-    steps: list[int] = []
-    original = site.engine.step
-    monkeypatch.setattr(site.engine, "step", lambda: (steps.append(1), original())[1])
+    looks: list[int] = []
+    monkeypatch.setattr(site.engine, "step", lambda: looks.append(1) or [])  # type: ignore[func-returns-value]
     run(lambda: asyncio.sleep(0.3))
-    assert len(steps) == 1  # the look at the books
+    assert looks == [1]  # at the books, once

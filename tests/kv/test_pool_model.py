@@ -1,7 +1,7 @@
 """The pool against a brute-force model: every operation, in any order, with all bookkeeping checked after each.
 
-The model knows token prefixes only, no blocks: what is indexed is a set of (tenant, prefix), what is evictable a list of them.
-A shadow memory of token ids, written and read through the tables, shows that a hit is what it claims to be.
+The model knows token prefixes only, no blocks: what is indexed is a set of (tenant, prefix), what is evictable a list
+of them. A shadow memory of token ids, written and read through the tables, shows that a hit is what it claims to be.
 """
 
 from __future__ import annotations

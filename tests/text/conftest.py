@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import tokenizers
+from gguf import GGUFReader
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ghostkv.text.gguf_tokenizer import tokenizer_from_gguf
@@ -39,7 +39,7 @@ CONTROL = (
     "<|assistant|>",
 )
 CORPUS = [
-    "Commander Imani Okafor walked to the airlock of Aster-7 on Sol 42. The pressure was 68.2 kPa, the air 21.4 degrees.",
+    "Commander Imani Okafor walked to the airlock of Aster-7 on Sol 42. The pressure was 68.2 kPa, the air 21.4 C.",
     "You are a helpful assistant. The user asked: what is the answer, and where is the system? The end of the turn.",
     "def f(x):\n    return {'a': [x, 1], 'b': x <= 2 or x >= 3}\n\nfor i in range(10):\n    print(i, f(i) | 4)\n",
     "Whether the user or the assistant ends the text, the headers start and the instructions end <the> |end| [inst].",
@@ -73,17 +73,11 @@ def texts() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def smollm2_metadata(request: pytest.FixtureRequest) -> Mapping[str, object]:
-    """Metadata of the real GGUF; skips where the model was not pulled."""
-    try:
-        path = Path(request.getfixturevalue("smollm2_path"))
-    except pytest.FixtureLookupError:
-        if "GHOSTKV_TEST_MODEL" not in os.environ:
-            pytest.skip("the model was not pulled")
-        path = Path(os.environ["GHOSTKV_TEST_MODEL"])
-    from gguf import GGUFReader
-
-    return {key: field.contents() for key, field in GGUFReader(path).fields.items() if key.startswith("tokenizer.")}
+def smollm2_metadata(smollm2_path: Path) -> Mapping[str, object]:
+    """The tokenizer's part of the real GGUF's metadata."""
+    return {
+        key: field.contents() for key, field in GGUFReader(smollm2_path).fields.items() if key.startswith("tokenizer.")
+    }
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from fakes import byte_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from fakes import byte_tokenizer
 from ghostkv.text.detokenizer import Detokenizer
 from ghostkv.text.tokenizer import Tokenizer
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from fakes import byte_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from fakes import byte_tokenizer
 from ghostkv.errors import InvalidRequest, ModelError
 from ghostkv.text.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def test_sentencepiece_like_ids_and_text(sentencepiece: tokenizers.Tokenizer, te
     for text in texts[:500]:
         ids = tokenizer.encode(text)
         assert ids == oracle(text, add_special_tokens=False)["input_ids"]
-        # The space that the tokenizer puts before the text is a token's byte like any other; "▁" itself is a space here.
+        # The space that the tokenizer puts before the text is one of its bytes.
         assert tokenizer.decode(ids).removeprefix(" ") == text.removeprefix(" ")
 
 

@@ -45,7 +45,8 @@ class TextGate:
         for rule in self.rules:
             successor, verdict = rule.feed(token_id, piece)
             successors.append(successor)
-            hold = max(hold, successor.held)
+            if (held := successor.held) > hold:
+                hold = held
             if verdict is not CONTINUE and _outranks(verdict, strongest):
                 strongest = verdict
         self.rules = tuple(successors)
@@ -54,6 +55,9 @@ class TextGate:
 
     def release(self) -> str:
         """Give out all text but what the rules hold back."""
+        if not self._hold:
+            text, self.held = self.held, ""
+            return text
         cut = max(0, len(self.held) - self._hold)
         text, self.held = self.held[:cut], self.held[cut:]
         return text

@@ -98,7 +98,8 @@ def check_shape(name: str, weight: torch.Tensor, limit: int, threads: int, produ
             f"fixed size: this build of torch cannot keep the numeric contract"
         )
     dtype = str(weight.dtype).removeprefix("torch.")
-    return GemmCheck(name, *weight.shape, dtype, threads, CHECK_ROWS * len(counts), differing, plan)
+    outputs, inputs = weight.shape
+    return GemmCheck(name, outputs, inputs, dtype, threads, CHECK_ROWS * len(counts), differing, plan)
 
 
 def _tiled_plan(

@@ -30,7 +30,7 @@ def attention_scratch(threads: int, group: int, head_size: int) -> np.ndarray[An
     return np.zeros(threads * (_ACCUMULATORS + group * head_size), dtype=np.float32)
 
 
-@njit(nogil=True, cache=True, inline="never")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="never")
 def _attend_block(
     keys: Any,
     values: Any,
@@ -75,7 +75,7 @@ def _attend_block(
             v.store(scratch, a, total)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def attend(
     queries: Any,
     keys: Any,
@@ -122,7 +122,7 @@ def attend(
                     v.store(output, query + i * size + j, v.mul(total, share))
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def rotate_and_write(
     qkv: Any,
     queries: Any,
@@ -175,7 +175,7 @@ def rotate_and_write(
                     v.store(values, target + j, v.load(qkv, x + j))
 
 
-@njit(nogil=True, cache=True, inline="never")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="never")
 def _norm_row(residual: Any, at: int, weight: Any, output: Any, to: int, width: int, epsilon: float) -> None:
     """RMSNorm of one row: x / sqrt(mean(x^2) + epsilon) * weight."""
     whole = width - width % v.LANES
@@ -196,7 +196,7 @@ def _norm_row(residual: Any, at: int, weight: Any, output: Any, to: int, width: 
         v.store_part(output, to + whole, x, rest)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def embed(ids: Any, table: Any, residual: Any, rows: int, width: int, threads: int) -> None:
     """residual[row] = table[ids[row]]; residual float32 [rows, width], table [vocabulary, width]."""
     whole = width - width % v.LANES
@@ -210,7 +210,7 @@ def embed(ids: Any, table: Any, residual: Any, rows: int, width: int, threads: i
                 v.store_part(residual, row * width + whole, x, width - whole)
 
 
-@njit(nogil=True, cache=True, inline="never")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="never")
 def _add_row(residual: Any, delta: Any, at: int, width: int) -> None:
     whole = width - width % v.LANES
     for j in range(at, at + whole, v.LANES):
@@ -221,7 +221,7 @@ def _add_row(residual: Any, delta: Any, at: int, width: int) -> None:
         v.store_part(residual, at + whole, x, rest)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def add(residual: Any, delta: Any, rows: int, width: int, threads: int) -> None:
     """residual[row] += delta[row]; residual float32 [rows, width]."""
     for thread in prange(threads):
@@ -229,7 +229,7 @@ def add(residual: Any, delta: Any, rows: int, width: int, threads: int) -> None:
             _add_row(residual, delta, row * width, width)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def add_norm(
     residual: Any, delta: Any, weight: Any, output: Any, rows: int, width: int, epsilon: float, threads: int
 ) -> None:
@@ -240,7 +240,7 @@ def add_norm(
             _norm_row(residual, row * width, weight, output, row * width, width, epsilon)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def norm(
     residual: Any, source_rows: Any, weight: Any, output: Any, rows: int, width: int, epsilon: float, threads: int
 ) -> None:
@@ -250,7 +250,7 @@ def norm(
             _norm_row(residual, source_rows[row] * width, weight, output, row * width, width, epsilon)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def gated_silu(gate_up: Any, output: Any, rows: int, width: int, threads: int) -> None:
     """output = silu(gate) * up, silu(x) = x / (1 + e**-x); gate_up [rows, 2 * width], gate first."""
     whole = width - width % v.LANES

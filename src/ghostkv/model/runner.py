@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from ghostkv.model.batch import Batch
@@ -13,7 +15,7 @@ from ghostkv.model.llama import Buffers, Llama
 from ghostkv.model.ops import Ops
 from ghostkv.model.sampler import Sampler
 from ghostkv.model.threads import compute
-from ghostkv.step import StepPlan, StepResult
+from ghostkv.step import BlockTable, Row, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class ModelRunner:
         self._model = model
         self._kv = kv
         self._ops = ops
-        self._threads = limits.threads
+        self._limits = limits
         dtype, device = model.head.dtype, model.head.device
         self._buffers = Buffers(model.shape, ops.padded_rows(limits.rows), dtype, device)
         heads = ops.padded_rows(limits.sequences)
@@ -43,14 +45,40 @@ class ModelRunner:
         """Compute the plan's rows and draw its tokens."""
         start = time.perf_counter()
         draws = [row.draw for row in plan.rows if row.draw is not None]
-        with compute(self._threads):
+        with compute(self._limits.threads):
             logits = self.forward(plan)
             tokens = self._sampler.sample(logits, draws) if draws else ()
         return StepResult(tokens, time.perf_counter() - start)
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits [rows with a draw, vocabulary] of the plan, valid until the next call. Call under `threads.compute`."""
-        batch = Batch.of(plan)
+        return self._logits_of(Batch.of(plan))
+
+    def score(self, ids: Sequence[int], start: int, table: BlockTable) -> list[float]:
+        """Natural log-probability of each of ids[start:] given all before it (start >= 1); writes their KV to `table`."""
+        found: list[float] = []
+        with compute(self._limits.threads):
+            for at, logits in self.teacher_forced(ids[:-1], start - 1, table):
+                targets = ids[at + 1 : at + 1 + len(logits)]
+                found += self._sampler.log_probabilities(logits, targets)
+        return found
+
+    def teacher_forced(
+        self, ids: Sequence[int], start: int, table: BlockTable
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """(position of the first row, logits) for the positions of `ids` from `start` on, in pieces; each is valid until
+        the next. Call under `threads.compute`.
+        """
+        chunk = min(self._limits.sequences, self._limits.rows)
+        for at in range(0, len(ids), chunk):
+            row = Row("score", tuple(ids[at : at + chunk]), at, table, None)
+            first = max(start - at, 0)
+            heads = np.arange(first, len(row.tokens))
+            logits = self._logits_of(replace(Batch.of(StepPlan(0, 0.0, (row,))), heads=heads))
+            if len(heads):
+                yield at + first, logits
+
+    def _logits_of(self, batch: Batch) -> torch.Tensor:
         self._model.forward(batch, self._kv, self._buffers, self._ops)
         heads = len(batch.heads)
         if heads:

@@ -28,8 +28,7 @@ class Sampler:
 
     def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> tuple[Token, ...]:
         """Tokens for the first len(draws) rows of `logits` [rows, vocabulary], bfloat16 or float32."""
-        flat = logits.cpu().reshape(-1)
-        array = (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
+        array = _flat(logits)
         plain = [i for i, draw in enumerate(draws) if _is_plain_greedy(draw)]
         best = np.empty(len(plain), dtype=np.int64)
         rows = np.array(plain, dtype=np.int64)
@@ -40,6 +39,14 @@ class Sampler:
         return tuple(
             token or self._draw(array, row * self._vocab, draw) for row, (token, draw) in enumerate(zip(tokens, draws))
         )
+
+    def log_probabilities(self, logits: torch.Tensor, targets: Sequence[int]) -> list[float]:
+        """Natural log-probability of targets[i] under row i."""
+        array, found = _flat(logits), []
+        for row, target in enumerate(targets):
+            vocabulary.widen(array, row * self._vocab, self._vocab, self._scores)
+            found.append(float(self._scores[target]) - vocabulary.log_sum_exp(self._scores, self._vocab))
+        return found
 
     def _draw(self, logits: npt.NDArray[Any], at: int, draw: Draw) -> Token:
         sampling = draw.sampling
@@ -82,6 +89,11 @@ def adjust(scores: Scores, draw: Draw) -> None:
         scores[token] += np.float32(bias)
     if draw.masked:
         scores[list(draw.masked)] = -np.inf
+
+
+def _flat(logits: torch.Tensor) -> npt.NDArray[Any]:
+    flat = logits.cpu().reshape(-1)
+    return (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
 
 
 def _is_plain_greedy(draw: Draw) -> bool:

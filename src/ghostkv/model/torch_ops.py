@@ -59,7 +59,7 @@ class TorchOps:
         device = qkv.device
         size = shape.head_size
         split = [shape.heads * size, shape.kv_heads * size, shape.kv_heads * size]
-        q, k, v = (part.view(batch.rows, -1, size).float() for part in qkv[: batch.rows].split(split, dim=1))
+        q, k, v = (part.view(batch.rows, -1, size).float() for part in torch.split(qkv[: batch.rows], split, dim=1))
         positions = torch.from_numpy(batch.positions).to(device, torch.int64)
         cosine, sine = (table[positions].unsqueeze(1) for table in rope)
         queries[: batch.rows] = (_rotate(q, cosine, sine) * size**-0.5).reshape(batch.rows, -1)

@@ -23,7 +23,7 @@ _VI16 = ir.VectorType(_I16, LANES)
 _VI32 = ir.VectorType(_I32, LANES)
 
 
-class _Vec16(types.Type):  # type: ignore[misc]
+class _Vec16(types.Type):
     def __init__(self) -> None:
         super().__init__(name="vec16")
 
@@ -32,7 +32,7 @@ vec16 = _Vec16()
 
 
 @register_default(_Vec16)
-class _Vec16Model(models.PrimitiveModel):  # type: ignore[misc]
+class _Vec16Model(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Any) -> None:
         super().__init__(dmm, fe_type, _VF)
 

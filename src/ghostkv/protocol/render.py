@@ -4,8 +4,8 @@ Claims on the prompt, in order, each whole or not at all:
 1 system and developer messages; 2 the last user or tool message, with any answer begun after it; 3 the tail of the
 open answer; 4 earlier exchanges, newest first, up to the first that does not fit; 5 the state block; 6 recalled
 sentences, best first. Claims 1 to 3 are always in. Tail ids follow the rendered generation prompt as they are:
-generated ids are never tokenised again. State and recalled sentences stand at the end of the last user or tool message, which
-every template renders.
+generated ids are never tokenised again. State and recalled sentences stand at the end of the last user or tool message,
+which every template renders.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Natural ends are the end of a paragraph, sentence or list item, and of a line of
 known with its newline. A sentence end is known only with the white space after it, which belongs to the next word's
 token, so that boundary falls after this token: `... done. The|`. The carried tail begins at a sentence all the same.
 
-From `cap - soft` tokens on any line end, then any word end, will do. At the cap the engine ends the segment wherever it
-stands, so what is longer than the cap (a table row, a URL) can be cut there and only there.
+In the last third between target and cap any line end and any word end will do. At the cap the engine ends the segment
+wherever it stands, so what is longer than the cap (a table row, a URL) can be cut there and only there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class SegmentBoundary:
 
     target: int
     cap: int
-    soft: int = 14  # tokens before the cap from which on a lesser end will do
     ignored: frozenset[int] = frozenset()  # ids that are no text of the answer (end-of-sequence ids under ignore_eos)
     generated: int = 0  # tokens of this segment
     structure: Structure = field(default_factory=Structure)
@@ -58,7 +57,7 @@ class SegmentBoundary:
         return self._successor(0, self.structure)
 
     def _successor(self, generated: int, structure: Structure) -> SegmentBoundary:
-        return SegmentBoundary(self.target, self.cap, self.soft, self.ignored, generated, structure)
+        return SegmentBoundary(self.target, self.cap, self.ignored, generated, structure)
 
     def _end(self, structure: Structure, piece: str, generated: int) -> str:
         """Kind of the boundary after `piece`; "" for none."""
@@ -66,7 +65,7 @@ class SegmentBoundary:
             return ""
         if not structure.cuttable:
             return ""
-        soft = generated >= self.cap - self.soft
+        soft = generated >= self.cap - (self.cap - self.target) // 3
         if structure.at_line:
             return _line_end(structure, soft=soft) if "\n" in piece else ""
         return _text_end(structure, piece, soft=soft)

@@ -65,7 +65,7 @@ def _start(ids: Sequence[int], token_bytes: TokenBytes, room: int, *, code: bool
     # As many tokens again before the window tell whether a sentence starts at its edge.
     begin = max(0, len(ids) - 2 * room)
     pieces = [token_bytes(token_id) for token_id in ids[begin:]]
-    first, last = len(ids) - room - begin, len(pieces) - room // 2
+    first, last = len(ids) - room - begin, len(pieces) - (room + 1) // 2
     whole = [i for i in range(first, len(pieces)) if not pieces[i] or not 0x80 <= pieces[i][0] < 0xC0]
     early = [i for i in whole if i <= last]
     sentences = [] if code else _sentences(pieces, early)

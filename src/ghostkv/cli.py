@@ -1,0 +1,257 @@
+"""The command line. Each command parses, calls and prints; what is heavy is imported inside it, so that --help is fast."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from ghostkv.config import EngineConfig
+from ghostkv.errors import ConfigError, GhostError
+
+_DEFAULTS = EngineConfig()
+
+Model = Annotated[str, typer.Option(help="A known name (pulled if absent), a .gguf file or a Hugging Face directory.")]
+Residency = Annotated[str, typer.Option(help="Residency policy: segment or full.")]
+Budget = Annotated[str, typer.Option(help="Size of the KV pool, e.g. 96MiB.")]
+Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
+Threads = Annotated[int, typer.Option(min=0, help="Compute threads; 0: every core.")]
+Temperature = Annotated[float, typer.Option(help="0: always the most probable token.")]
+TopP = Annotated[float, typer.Option(help="Choose among the most probable tokens that make up this mass.")]
+Seed = Annotated[int | None, typer.Option(help="Makes the answer repeatable; absent: drawn at random.")]
+MaxTokens = Annotated[int, typer.Option(min=0, help="Longest answer; 0: what the context leaves, 4096 at most.")]
+
+
+class _Group(TyperGroup):
+    """Prints an error of ghostkv's tree as one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GhostError as error:
+            typer.echo(f"error: {error.message}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, help="An LLM engine with a bounded KV cache.")
+models = typer.Typer(no_args_is_help=True, help="Fetch, list and look into models.")
+bench = typer.Typer(no_args_is_help=True, help="Measure.")
+app.add_typer(models, name="models")
+app.add_typer(bench, name="bench")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for trace.jsonl and memory.png.")] = Path("demo"),
+    model: Model = "smollm2",
+    tokens: Annotated[int, typer.Option(min=1, help="Length of the story.")] = 1500,
+    kv_budget: Budget = "12MiB",
+) -> None:
+    """Write a story longer than its KV budget, and show what memory did."""
+    from ghostkv.demo import Story, run_demo
+    from ghostkv.terminal import Progress, writer
+
+    with Progress() as progress:
+        run_demo(out, Story(model, tokens, kv_budget), writer(progress), Console(), progress)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from standard input.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    model: Model = "smollm2",
+    residency: Residency = "segment",
+    kv_budget: Budget = "512MiB",
+    max_tokens: MaxTokens = 0,
+    min_tokens: Annotated[int, typer.Option(min=0, help="Shortest answer.")] = 0,
+    temperature: Temperature = 0.8,
+    top_p: TopP = 0.95,
+    seed: Seed = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write every step and segment to this file as JSON lines.")] = None,
+    dtype: Dtype = _DEFAULTS.dtype,
+    threads: Threads = _DEFAULTS.threads,
+) -> None:
+    """Answer one prompt."""
+    from ghostkv.llm import LLM
+    from ghostkv.request import Message
+    from ghostkv.terminal import Progress, read_prompt, stream
+    from ghostkv.trace import Footing, Trace
+
+    text = read_prompt(prompt, file)
+    record = Trace()
+    with (
+        Progress() as progress,
+        LLM(
+            model,
+            residency=residency,
+            kv_budget=kv_budget,
+            dtype=dtype,
+            threads=threads,
+            announce=progress,
+            on_step=record.steps.append,
+        ) as llm,
+    ):
+        turn = llm.turn(
+            text if raw else [Message("user", text)],
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+        )
+        stream(llm, turn, progress, record)
+        footing = Footing.of(llm.worker.name, llm.worker.manifest, llm.worker.backend.capabilities())
+    if trace is not None:
+        record.write(trace, footing)
+
+
+@app.command()
+def chat(
+    model: Model = "smollm2",
+    residency: Residency = "segment",
+    kv_budget: Budget = "512MiB",
+    max_tokens: MaxTokens = 0,
+    temperature: Temperature = 0.8,
+    top_p: TopP = 0.95,
+    seed: Seed = None,
+    dtype: Dtype = _DEFAULTS.dtype,
+    threads: Threads = _DEFAULTS.threads,
+) -> None:
+    """Talk with a model; an empty line or the end of input ends it."""
+    from ghostkv.llm import LLM
+    from ghostkv.request import Message
+    from ghostkv.terminal import Progress, ask, stream
+
+    history: list[Message] = []
+    with (
+        Progress() as progress,
+        LLM(model, residency=residency, kv_budget=kv_budget, dtype=dtype, threads=threads, announce=progress) as llm,
+    ):
+        progress.done()
+        while question := ask():
+            history.append(Message("user", question))
+            turn = llm.turn(history, max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+            try:
+                history.append(Message("assistant", stream(llm, turn, progress)))
+            except KeyboardInterrupt:
+                history.pop()
+                typer.echo("\n[stopped; the question is forgotten]", err=True)
+
+
+@app.command()
+def serve(
+    model: Model = "smollm2",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port, which is printed.")] = 8000,
+    kv_budget: Budget = "512MiB",
+    default_max_tokens: Annotated[
+        int, typer.Option(min=1, help="Answer length where a request gives none.")
+    ] = _DEFAULTS.default_max_tokens,
+    max_session_tokens: Annotated[
+        int, typer.Option(min=1, help="Most output tokens of one session.")
+    ] = _DEFAULTS.max_session_tokens,
+    dtype: Dtype = _DEFAULTS.dtype,
+    threads: Threads = _DEFAULTS.threads,
+) -> None:
+    """Serve an OpenAI-compatible API."""
+    try:
+        from ghostkv.server.serve import listen
+        from ghostkv.server.serve import serve as run
+    except ImportError as error:
+        raise ConfigError(f"the server needs an extra: pip install 'ghostkv[server]' ({error})") from error
+    from ghostkv.launch import engine_config, open_worker
+    from ghostkv.tables import size
+    from ghostkv.terminal import Progress
+
+    config = engine_config(
+        kv_budget=kv_budget,
+        dtype=dtype,
+        threads=threads,
+        default_max_tokens=default_max_tokens,
+        max_session_tokens=max_session_tokens,
+    )
+    with listen(host, port) as bound, Progress() as progress:
+        worker = open_worker(model, config, announce=progress)
+        progress.done()
+        address = f"[{host}]" if ":" in host else host
+        url = f"http://{address}:{bound.getsockname()[1]}/v1"
+        line = f"serving {worker.name} at {url} (KV budget {size(worker.backend.capabilities().kv_budget)})"
+        run(worker, bound, ready=lambda: print(line, flush=True))
+
+
+@bench.command("engine", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench_engine(context: typer.Context) -> None:
+    """Throughput of the engine without a server; options go to `ghostkv.bench.engine`."""
+    import_module("ghostkv.bench.engine").main(context.args)
+
+
+@app.command()
+def verify(
+    model: Model = "smollm2",
+    again: Annotated[bool, typer.Option("--again", help="Measure although results are on disk.")] = False,
+    dtype: Dtype = _DEFAULTS.dtype,
+    threads: Threads = _DEFAULTS.threads,
+) -> None:
+    """Check that a row of a matrix product has the same bits in every batch, and print what was found."""
+    from ghostkv.launch import engine_config
+    from ghostkv.model.pull import resolve_model
+    from ghostkv.model.verify import verify_model
+    from ghostkv.tables import check_table
+    from ghostkv.terminal import Progress
+
+    with Progress() as progress:
+        path = resolve_model(model, progress)
+        report = verify_model(path, engine_config(dtype=dtype, threads=threads), progress, again=again)
+    Console().print(check_table(report))
+    print(f"{report.fresh} of {len(report.checks)} measured now, the others read from disk")
+
+
+@models.command("pull")
+def pull_model(name: Annotated[str, typer.Argument(help="A model known by name.")] = "smollm2") -> None:
+    """Download a model into the cache directory."""
+    from ghostkv.model.pull import pull
+    from ghostkv.terminal import Progress
+
+    with Progress() as progress:
+        path = pull(name, progress)
+    print(path)
+
+
+@models.command("list")
+def list_models() -> None:
+    """List the models known by name."""
+    from ghostkv.config import cache_dir
+    from ghostkv.model.pull import KNOWN
+    from ghostkv.tables import model_table
+
+    folder = cache_dir() / "models"
+    rows = [
+        (name, f"{known.package} {known.version}", known.licence, "here" if (folder / name).exists() else "not pulled")
+        for name, known in KNOWN.items()
+    ]
+    Console().print(model_table(rows))
+
+
+@models.command("inspect")
+def inspect(model: Annotated[str, typer.Argument(help="A known name or a path.")] = "smollm2") -> None:
+    """Print a model's sizes, what its KV costs, and how long it takes to load."""
+    from ghostkv.model.inspect import inspect_model
+    from ghostkv.model.pull import resolve_model
+    from ghostkv.tables import inspection_table
+    from ghostkv.terminal import Progress
+
+    with Progress() as progress:
+        progress(f"loading {model}")
+        found = inspect_model(resolve_model(model, progress))
+    Console().print(inspection_table(found))
+
+
+def main() -> None:
+    """The console script."""
+    app()

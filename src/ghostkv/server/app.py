@@ -1,0 +1,31 @@
+"""The application: routes over one worker. It opens nothing and starts nothing."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+
+from ghostkv.server import errors
+from ghostkv.server.answers import ClientGone
+from ghostkv.server.chat import chat_routes
+from ghostkv.server.completions import completion_routes
+from ghostkv.server.intake import RequestIds
+from ghostkv.server.models import model_routes
+from ghostkv.session.worker import Worker
+
+_CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
+
+
+def build_app(worker: Worker) -> FastAPI:
+    """The API over `worker`, whose life is the caller's business."""
+    # Bodies are parsed by the routes, so FastAPI could only describe them wrongly.
+    app = FastAPI(title="ghostkv", openapi_url=None, redirect_slashes=False)
+    app.add_middleware(RequestIds)
+    errors.install(app)
+    app.add_exception_handler(ClientGone, _client_gone)
+    for router in (chat_routes(worker), completion_routes(worker), model_routes(worker)):
+        app.include_router(router)
+    return app
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)

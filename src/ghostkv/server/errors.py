@@ -1,0 +1,67 @@
+"""Errors as clients see them: one JSON shape, from one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from ghostkv.errors import GhostError, InvalidRequest, Overloaded
+
+_RETRY_AFTER = {"retry-after": "1"}  # seconds
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def error_body(error: GhostError) -> dict[str, Any]:
+    """The error object, as it stands in a reply or in a stream."""
+    return _body(error.http_status, error.message, error.param, error.code)
+
+
+def invalid(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong. `param` is a field that the request could name, the message says where exactly."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = [part for part in first["loc"] if part != "[key]"]
+    if not where:
+        return InvalidRequest(f"the body is not a valid request: {first['msg']}")
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
+    said = "unknown field" if first["type"] == "extra_forbidden" else first["msg"]
+    inside_list = any(isinstance(part, int) for part in where)
+    return InvalidRequest(f"{path}: {said}", param=str(where[0]) if inside_list else path)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of `app` in that shape."""
+    app.add_exception_handler(GhostError, _ghost_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _ghost_error(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, GhostError):
+        raise error
+    headers = _RETRY_AFTER if isinstance(error, Overloaded) else None
+    return JSONResponse(error_body(error), error.http_status, headers)
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        raise error
+    code = _HTTP_CODES.get(error.status_code, "http_error")
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return JSONResponse(_body(error.status_code, message, None, code), error.status_code, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    """A bug. Its traceback goes to the log and not to the client."""
+    headers: Mapping[str, str] = {"x-request-id": request.state.request_id}  # no middleware runs out here
+    body = _body(500, f"an unexpected {type(error).__name__}; see the server's log", None, "internal_error")
+    return JSONResponse(body, 500, headers)
+
+
+def _body(status: int, message: str, param: str | None, code: str) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

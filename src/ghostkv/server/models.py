@@ -1,0 +1,51 @@
+"""GET /v1/models, /v1/models/{id} and /health."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+
+from ghostkv.errors import EngineFault, ModelNotFound
+from ghostkv.server.envelope import Json
+from ghostkv.session.worker import Worker
+
+_SHOWN = 100  # characters of a wrong name that the error repeats
+
+
+def model_routes(worker: Worker) -> APIRouter:
+    """The routes over `worker`."""
+    router = APIRouter()
+    model = {
+        "id": worker.name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "ghostkv",
+        "max_model_len": worker.backend.capabilities().max_context,
+    }
+
+    @router.get("/v1/models")
+    async def models() -> Json:
+        """The one model."""
+        return {"object": "list", "data": [model]}
+
+    @router.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> Json:
+        """The model of that id."""
+        check_model(worker, name)
+        return model
+
+    @router.get("/health")
+    async def health() -> Json:
+        """200 while requests are served, 503 from the moment the engine has stopped."""
+        if not worker.healthy():
+            raise EngineFault("the engine has stopped")
+        return {"status": "ok"}
+
+    return router
+
+
+def check_model(worker: Worker, name: str) -> None:
+    """Raises ModelNotFound, naming the model that is served."""
+    if name != worker.name:
+        raise ModelNotFound(f"the model {name[:_SHOWN]!r} is not served here; {worker.name!r} is", param="model")

@@ -1,0 +1,108 @@
+"""Tables for the terminal. Formatting only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ghostkv.session.turn import SegmentRecord
+
+if TYPE_CHECKING:  # both bring torch
+    from ghostkv.model.inspect import Inspection
+    from ghostkv.model.selfcheck import SelfCheck
+
+_UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+def size(count: float) -> str:
+    """Bytes for people, e.g. "12.0 MiB"."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    return f"{count:.1f} {_UNITS[unit]}" if unit else f"{count:.0f} B"
+
+
+def segment_table(segments: Sequence[SegmentRecord]) -> Table:
+    """One row for each segment, and their sums."""
+    table = Table(title="segments", title_justify="left", show_footer=True)
+    rows = [_segment_row(segment) for segment in segments]
+    sums = ["sum", *(_sum(segment, segments) for segment in ("prompt_tokens", "cached_tokens", "generated_tokens"))]
+    sums += ["", "", *(f"{total:.1f}" for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
+    names = ("#", "prompt", "of it cached", "generated", "boundary", "live KV")
+    names += ("extract ms", "render ms", "prefill ms", "decode ms")
+    for name, total in zip(names, sums, strict=True):
+        table.add_column(name, total, justify="left" if name == "boundary" else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def check_table(report: SelfCheck) -> Table:
+    """What the self-check found: one row for each product shape."""
+    table = Table(title="matrix products whose rows do not depend on their batch", title_justify="left")
+    for name in ("product", "shape", "dtype", "threads", "rows compared", "row counts left out", "plan"):
+        table.add_column(name)
+    for check in report.checks:
+        left_out = ", ".join(f"{count} ({rows} rows differ)" for count, rows in sorted(check.differing.items()))
+        plan = f"tiles of {check.plan.tile} rows" if check.plan.tile else f"{len(check.plan.counts)} row counts"
+        shape = f"{check.outputs} x {check.inputs}"
+        table.add_row(check.name, shape, check.dtype, str(check.threads), str(check.compared), left_out or "none", plan)
+    return table
+
+
+def inspection_table(found: Inspection) -> Table:
+    """A model's figures."""
+    shape = found.shape
+    return _pairs(
+        [
+            ("model", found.name),
+            ("file", str(found.path)),
+            ("digest", found.digest),
+            ("architecture", shape.architecture),
+            ("parameters", f"{found.parameters:,}"),
+            ("layers, hidden, intermediate", f"{shape.layers}, {shape.hidden}, {shape.intermediate}"),
+            ("query heads, KV heads, head size", f"{shape.heads}, {shape.kv_heads}, {shape.head_size}"),
+            ("vocabulary", f"{shape.vocab:,}"),
+            ("context", f"{shape.context:,} tokens"),
+            ("KV per token, bfloat16", f"{found.kv_bytes_per_token:,} bytes"),
+            ("KV per token, float32", f"{found.kv_bytes_per_token_float32:,} bytes"),
+            ("weights in bfloat16", size(found.weight_bytes)),
+            ("opened in", f"{found.open_s:.2f} s"),
+            ("weights loaded in", f"{found.load_s:.2f} s"),
+            ("peak resident memory", size(found.peak_rss_bytes)),
+        ]
+    )
+
+
+def model_table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
+    """Name, package, licence and state of the models known by name."""
+    table = Table("name", "package", "licence", "state")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table(show_header=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _segment_row(segment: SegmentRecord) -> list[str]:
+    usage = segment.usage
+    boundary = "end" if segment.boundary is None else f"{segment.boundary.kind}, {segment.boundary.decision.value}"
+    numbers = [usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens]
+    times = [f"{value:.1f}" for value in _milliseconds(segment)]
+    return [str(segment.index), *map(str, numbers), boundary, size(segment.live_kv_bytes), *times]
+
+
+def _milliseconds(segment: SegmentRecord) -> tuple[float, ...]:
+    usage = segment.usage
+    return tuple(1000 * value for value in (segment.extract_s, segment.render_s, usage.prefill_s, usage.decode_s))
+
+
+def _sum(name: str, segments: Sequence[SegmentRecord]) -> str:
+    return str(sum(getattr(segment.usage, name) for segment in segments))

@@ -1,0 +1,128 @@
+"""A synchronous engine over a real runner that keeps every logits row it computed, for bitwise comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from ghostkv.engine.admission import Limits
+from ghostkv.engine.clock import MonotonicClock
+from ghostkv.engine.engine import Engine
+from ghostkv.engine.scheduler import Scheduler
+from ghostkv.kv.pool import BlockPool
+from ghostkv.model.checkpoint import open_checkpoint
+from ghostkv.model.cpu_ops import CPUOps
+from ghostkv.model.gemm import MatMul, matmul
+from ghostkv.model.kv_tensors import KVTensors
+from ghostkv.model.llama import Llama
+from ghostkv.model.runner import ModelRunner, RunnerLimits
+from ghostkv.model.selfcheck import SelfCheck, self_check
+from ghostkv.request import Finish, GenerationState, Sampling, SegmentRequest
+from ghostkv.residency import policy
+from ghostkv.step import StepPlan
+from ghostkv.text.detokenizer import Detokenizer
+from ghostkv.text.tokenizer import Tokenizer
+
+GREEDY = Sampling(temperature=0.0)
+ROWS, SEQUENCES = 192, 24
+
+
+class RecordingRunner(ModelRunner):
+    """Keeps logits by (request, tokens before the next one)."""
+
+    logits: dict[tuple[str, int], torch.Tensor]
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        logits = super().forward(plan)
+        drawing = [row for row in plan.rows if row.draw is not None]
+        for row, values in zip(drawing, logits, strict=True):
+            self.logits[row.request_id, row.start + len(row.tokens)] = values.clone()
+        return logits
+
+
+@dataclass
+class Run:
+    """What came out, by request id."""
+
+    ids: dict[str, list[int]]
+    text: dict[str, str]
+    finish: dict[str, Finish]
+    logits: dict[tuple[str, int], torch.Tensor]
+
+    def rows(self, request_id: str) -> dict[int, torch.Tensor]:
+        return {at: values for (request, at), values in self.logits.items() if request == request_id}
+
+
+class Lab:
+    """One loaded model; `engine` gives fresh pools over it."""
+
+    def __init__(
+        self, path: Path, dtype: torch.dtype, *, threads: int = 2, product: MatMul = matmul, cache: Path | None = None
+    ) -> None:
+        checkpoint = open_checkpoint(path)
+        self.shape = checkpoint.shape
+        self.tokenizer: Tokenizer = checkpoint.tokenizer
+        self.model = Llama(checkpoint.shape, checkpoint.weights(dtype), torch.device("cpu"))
+        limits: Mapping[str, int] = {name: SEQUENCES if name == "head" else ROWS for name in self.model.products()}
+        self.check: SelfCheck = self_check(
+            self.model.products(), limits, threads, print, product=product, directory=cache
+        )
+        self.ops = CPUOps(self.shape, self.check.plans, threads, product)
+        self.threads = threads
+        self.dtype = dtype
+
+    def runner(self, blocks: int) -> RecordingRunner:
+        kv = KVTensors(self.shape, blocks, self.dtype, torch.device("cpu"))
+        runner = RecordingRunner(self.model, kv, self.ops, RunnerLimits(ROWS, SEQUENCES, self.threads))
+        runner.logits = {}
+        return runner
+
+    def engine(self, *, blocks: int = 256, step_tokens: int = ROWS, sequences: int = SEQUENCES) -> LabEngine:
+        return LabEngine(self, blocks, step_tokens, sequences)
+
+
+class LabEngine(Engine):
+    """An engine that runs until idle and returns everything."""
+
+    def __init__(self, lab: Lab, blocks: int, step_tokens: int, sequences: int) -> None:
+        self.runner = lab.runner(blocks)
+        limits = Limits(lab.shape.context, max_sequences=sequences, step_tokens=step_tokens)
+        scheduler = Scheduler(BlockPool(blocks), limits, Detokenizer(lab.tokenizer))
+        super().__init__(scheduler, self.runner, MonotonicClock())
+
+    def run(self, requests: Iterable[SegmentRequest], *, every: int = 0) -> Run:
+        """Add one request each `every` steps (all at once for 0), run to the end."""
+        waiting = list(requests)
+        out = Run({r.id: [] for r in waiting}, {r.id: "" for r in waiting}, {}, self.runner.logits)
+        step = 0
+        while waiting or not self.idle:
+            while waiting and (every == 0 or self.idle or step % every == 0):
+                self.add(waiting.pop(0))
+                if every:
+                    break
+            for delta in self.step():
+                out.ids[delta.request_id] += [token.id for token in delta.tokens]
+                out.text[delta.request_id] += delta.text
+                if delta.finish is not None:
+                    out.finish[delta.request_id] = delta.finish
+            step += 1
+        self.scheduler.check_integrity()
+        return out
+
+
+def request(name: str, prompt: Iterable[int], tokens: int, sampling: Sampling = GREEDY) -> SegmentRequest:
+    prompt = tuple(prompt)
+    state = GenerationState(client_ids=frozenset(prompt))
+    return SegmentRequest(name, prompt, sampling, state, policy("full"), tokens)
+
+
+def renamed(value: SegmentRequest, name: str) -> SegmentRequest:
+    return replace(value, id=name)
+
+
+def same_bits(left: Mapping[int, torch.Tensor], right: Mapping[int, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(
+        torch.equal(left[at].view(torch.uint8), right[at].view(torch.uint8)) for at in left
+    )

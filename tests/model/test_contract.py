@@ -1,0 +1,169 @@
+"""The numeric contract: one request's logits, bit for bit, whatever happens around it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import write_hf_checkpoint
+from ghostkv.errors import ModelError
+from ghostkv.model.gemm import MatMul, matmul
+from ghostkv.request import Sampling, SegmentRequest
+from model.lab import Lab, Run, renamed, request, same_bits
+
+TEXT = (
+    "The harbour master wrote down 14 ships that morning, three of them from Lisbon. By noon the fog had come in again "
+    "and nobody could see the lighthouse from the quay, which is why the fourth ship was not counted until evening."
+)
+SEEDED = Sampling(temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1)
+
+ODD_SHAPES = {
+    "odd": {"hidden": 72, "heads": 3, "kv_heads": 3, "intermediate": 100, "layers": 3},
+    "wide": {"hidden": 200, "heads": 5, "kv_heads": 1, "intermediate": 1100, "layers": 2, "head_size": 128},
+}
+
+
+@pytest.fixture(scope="module", params=["smollm2", "odd", "wide"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "smollm2":
+        found: Path = request.getfixturevalue("smollm2_path")
+        return found
+    return write_hf_checkpoint(tmp_path_factory.mktemp("odd") / request.param, **ODD_SHAPES[request.param])
+
+
+@pytest.fixture(scope="module", params=[torch.bfloat16, torch.float32], ids=["bf16", "f32"])
+def lab(path: Path, request: pytest.FixtureRequest) -> Lab:
+    if path.suffix == ".gguf" and request.param is torch.float32:
+        pytest.skip("the real model is checked in its serving dtype; float32 on the small ones")
+    return Lab(path, request.param)
+
+
+@pytest.fixture(scope="module")
+def subject(lab: Lab) -> SegmentRequest:
+    ids = lab.tokenizer.encode(TEXT)
+    return request("subject", (ids * 3)[:110], 12, SEEDED)
+
+
+@pytest.fixture(scope="module")
+def alone(lab: Lab, subject: SegmentRequest) -> Run:
+    return lab.engine().run([subject])
+
+
+def others(lab: Lab, count: int) -> list[SegmentRequest]:
+    ids = lab.tokenizer.encode(TEXT)
+    return [request(f"other{i}", ids[i : i + 3 + 5 * i % 47], 3 + i % 9) for i in range(count)]
+
+
+def test_the_subject_is_not_trivial(alone: Run) -> None:
+    assert len(alone.rows("subject")) == 12
+    assert len(set(alone.ids["subject"])) > 3
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_among_others_that_join_and_leave(lab: Lab, subject: SegmentRequest, alone: Run, every: int) -> None:
+    crowd = others(lab, 16)
+    run = lab.engine().run([*crowd[:5], subject, *crowd[5:]], every=every)
+    assert same_bits(run.rows("subject"), alone.rows("subject"))
+    assert run.ids["subject"] == alone.ids["subject"]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_prefill_in_chunks(lab: Lab, subject: SegmentRequest, alone: Run, chunk: int) -> None:
+    run = lab.engine(step_tokens=chunk, sequences=1).run([subject])
+    assert same_bits(run.rows("subject"), alone.rows("subject"))
+
+
+def test_prefix_hit(lab: Lab, subject: SegmentRequest, alone: Run) -> None:
+    engine = lab.engine()
+    engine.run([renamed(subject, "warm")])
+    run = engine.run([subject])
+    assert run.finish["subject"].usage.cached_tokens == 96
+    assert same_bits(run.rows("subject"), alone.rows("subject"))
+
+
+def test_after_eviction_and_recompute(lab: Lab, subject: SegmentRequest, alone: Run) -> None:
+    engine = lab.engine(blocks=9)
+    engine.run([renamed(subject, "first")])
+    for other in others(lab, 12):
+        engine.run([other])
+    evicted = lab.tokenizer.encode("Something else entirely. " * 40)[:128]
+    engine.run([request("flood", evicted, 2)])
+    run = engine.run([subject])
+    assert run.finish["subject"].usage.cached_tokens == 0
+    assert same_bits(run.rows("subject"), alone.rows("subject"))
+
+
+def test_one_thread(lab: Lab, path: Path, subject: SegmentRequest, alone: Run) -> None:
+    single = Lab(path, lab.dtype, threads=1)
+    run = single.engine().run([subject, *others(single, 4)])
+    assert same_bits(run.rows("subject"), alone.rows("subject"))
+
+
+def test_two_engines_in_one_process(lab: Lab, path: Path, subject: SegmentRequest, alone: Run) -> None:
+    labs = [lab, Lab(path, lab.dtype, threads=1)]
+    runs: list[Run | None] = [None, None]
+
+    def work(index: int) -> None:
+        runs[index] = labs[index].engine().run([subject, *others(labs[index], 3)])
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for run in runs:
+        assert run is not None and same_bits(run.rows("subject"), alone.rows("subject"))
+
+
+def large_counts_differ(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """A library whose rows depend on their number: above 40 rows every element is some units off."""
+    matmul(x, weight, out)
+    if x.shape[0] > 40:
+        out.view(torch.int16 if out.element_size() == 2 else torch.int32).add_(x.shape[0])
+
+
+def small_counts_differ(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """A library with another path for few rows."""
+    matmul(x, weight, out)
+    if x.shape[0] < 16:
+        out.view(torch.int16 if out.element_size() == 2 else torch.int32).add_(1)
+
+
+@pytest.mark.parametrize("product", [large_counts_differ, small_counts_differ])
+def test_the_forced_fallback_keeps_the_contract(path: Path, tmp_path: Path, product: MatMul) -> None:
+    lab = Lab(path, torch.bfloat16, product=product, cache=tmp_path)
+    for check in lab.check.checks:
+        assert check.differing
+        if product is large_counts_differ:
+            assert check.plan.tile == 32
+        else:
+            assert check.plan.counts[0] == 16 and check.plan.tile is None
+    ids = lab.tokenizer.encode(TEXT)
+    subject = request("subject", (ids * 3)[:90], 4)
+    alone = lab.engine().run([subject])
+    crowd = lab.engine().run([*others(lab, 14), subject], every=1)
+    assert same_bits(crowd.rows("subject"), alone.rows("subject"))
+
+
+def test_without_the_fallback_that_library_breaks_the_contract(tmp_path: Path) -> None:
+    """The test above can fail: free products of the same library do differ."""
+    path = write_hf_checkpoint(tmp_path / "model", **ODD_SHAPES["odd"])
+    lab = Lab(path, torch.bfloat16)
+    lab.ops._product = large_counts_differ
+    subject = request("subject", (lab.tokenizer.encode(TEXT) * 3)[:90], 4)
+    whole = lab.engine().run([subject])
+    chunks = lab.engine(step_tokens=7, sequences=1).run([subject])
+    assert not same_bits(whole.rows("subject"), chunks.rows("subject"))
+
+
+def position_matters(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    matmul(x, weight, out)
+    out[0] += 1
+
+
+def test_a_library_that_no_tile_can_save_is_refused(tmp_path: Path) -> None:
+    path = write_hf_checkpoint(tmp_path / "model", **ODD_SHAPES["odd"])
+    with pytest.raises(ModelError, match="numeric contract"):
+        Lab(path, torch.bfloat16, product=position_matters, cache=tmp_path)

@@ -1,0 +1,175 @@
+"""Each compiled routine against float64 numpy, over widths that are no multiple of a vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from ghostkv.model import kernels
+
+Array = npt.NDArray[Any]
+RNG = np.random.default_rng
+
+
+def stored(x: Array, dtype: str) -> tuple[Array, Array]:
+    """(what the kernel reads, the same values as float64)."""
+    if dtype == "float32":
+        flat = x.astype(np.float32).reshape(-1)
+        return flat, flat.astype(np.float64).reshape(x.shape)
+    half = torch.from_numpy(x.astype(np.float32)).bfloat16()
+    return half.reshape(-1).view(torch.uint16).numpy().copy(), half.double().numpy()
+
+
+def read(flat: Array, shape: tuple[int, ...]) -> Array:
+    if flat.dtype == np.uint16:
+        return torch.from_numpy(flat.copy()).view(torch.bfloat16).double().numpy().reshape(shape)
+    return flat.astype(np.float64).reshape(shape)
+
+
+def empty(count: int, dtype: str) -> Array:
+    return np.zeros(count, dtype=np.float32 if dtype == "float32" else np.uint16)
+
+
+def tolerance(dtype: str) -> float:
+    return 3e-6 if dtype == "float32" else 2**-8
+
+
+def close(found: Array, expected: Array, dtype: str) -> None:
+    scale = np.abs(expected).max()
+    assert np.abs(found - expected).max() <= tolerance(dtype) * scale
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [5, 16, 72, 100, 576, 577])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_norms(dtype: str, width: int, threads: int) -> None:
+    residual = RNG(width).normal(0, 3, (7, width)).astype(np.float32)
+    delta, delta64 = stored(RNG(1).normal(0, 1, (7, width)), dtype)
+    weight, weight64 = stored(RNG(2).normal(1, 0.2, width), dtype)
+    output = empty(7 * width, dtype)
+
+    def norm64(x: Array) -> Array:
+        x = x.astype(np.float64)
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight64
+
+    rows = np.array([4, 0, 6])
+    kernels.norm(residual.reshape(-1), rows, weight, output, 3, width, 1e-5, threads)
+    close(read(output, (7, width))[:3], norm64(residual[rows]), dtype)
+    assert not output[3 * width :].any()
+
+    summed = residual.copy()
+    kernels.add_norm(summed.reshape(-1), delta, weight, output, 7, width, 1e-5, threads)
+    close(summed.astype(np.float64), residual + delta64, "float32")
+    close(read(output, (7, width)), norm64(residual + delta64), dtype)
+
+    kernels.add(residual.reshape(-1), delta, 7, width, threads)
+    assert np.array_equal(residual, summed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [5, 16, 100, 1536])
+def test_gated_silu(dtype: str, width: int) -> None:
+    x, x64 = stored(RNG(width).normal(0, 4, (5, 2 * width)), dtype)
+    output = empty(5 * width, dtype)
+    kernels.gated_silu(x, output, 5, width, 2)
+    gate, up = x64[:, :width], x64[:, width:]
+    close(read(output, (5, width)), gate / (1 + np.exp(-gate)) * up, dtype)
+
+
+def test_gated_silu_at_the_ends_of_the_range() -> None:
+    gate = np.array([[-1e4, -200.0, -88.0, 0.0, 88.0, 1e4]], dtype=np.float32)
+    x = np.concatenate([gate, np.ones_like(gate)], axis=1)
+    output = np.zeros(6, dtype=np.float32)
+    kernels.gated_silu(x.reshape(-1), output, 1, 6, 1)
+    assert output == pytest.approx([0.0, 0.0, 0.0, 0.0, 88.0, 1e4], abs=1e-30)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [5, 16, 100])
+def test_embed(dtype: str, width: int) -> None:
+    table, table64 = stored(RNG(3).normal(0, 1, (11, width)), dtype)
+    residual = np.zeros(4 * width, dtype=np.float32)
+    ids = np.array([10, 0, 3, 3], dtype=np.int32)
+    kernels.embed(ids, table, residual, 4, width, 2)
+    assert np.array_equal(residual.reshape(4, width), table64[ids].astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [64, 128])
+def test_rotation_and_slots(dtype: str, size: int) -> None:
+    rows, heads, kv_heads, blocks = 5, 4, 2, 3
+    x, x64 = stored(RNG(size).normal(0, 1, (rows, heads + 2 * kv_heads, size)), dtype)
+    keys = empty(blocks * kv_heads * size * 16, dtype)
+    values = empty(blocks * kv_heads * size * 16, dtype)
+    queries = np.zeros(rows * heads * size, dtype=np.float32)
+    positions = np.array([0, 1, 17, 40, 99], dtype=np.int32)
+    slots = np.array([0, 33, 17, 5, 47])
+    angles = np.outer(np.arange(100), 10000.0 ** (-np.arange(0, size, 2) / size))
+    tables = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    kernels.rotate_and_write(
+        x, queries, keys, values, slots, positions, tables[0].reshape(-1), tables[1].reshape(-1),
+        rows, heads, kv_heads, size, size**-0.5, 2,
+    )  # fmt: skip
+    pairs = x64[..., : size // 2] + 1j * x64[..., size // 2 :]
+    turned = pairs * np.exp(1j * angles[positions])[:, None]
+    turned64 = np.concatenate([turned.real, turned.imag], axis=-1)
+    close(queries.reshape(rows, heads, size).astype(np.float64), turned64[:, :heads] * size**-0.5, "float32")
+    by_slot = read(keys, (blocks, kv_heads, size, 16)).transpose(0, 3, 1, 2).reshape(-1, kv_heads, size)
+    close(by_slot[slots], turned64[:, heads : heads + kv_heads], dtype)
+    value_by_slot = read(values, (blocks, kv_heads, 16, size)).transpose(0, 2, 1, 3).reshape(-1, kv_heads, size)
+    assert np.array_equal(value_by_slot[slots], x64[:, heads + kv_heads :])
+    untouched = np.setdiff1d(np.arange(blocks * 16), slots)
+    assert not by_slot[untouched].any() and not value_by_slot[untouched].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("group", [1, 3, 5])
+def test_attention(dtype: str, size: int, group: int) -> None:
+    kv_heads, blocks = 2, 12
+    rng = RNG(size + group)
+    keys, keys64 = stored(rng.normal(0, 1, (blocks, kv_heads, size, 16)), dtype)
+    values, values64 = stored(rng.normal(0, 1, (blocks, kv_heads, 16, size)), dtype)
+    tables = np.array([[7, 2, 11, 0], [3, 9, 0, 0]], dtype=np.int32)
+    sequences = np.array([0, 0, 0, 1, 1], dtype=np.int32)
+    positions = np.array([0, 15, 50, 16, 31], dtype=np.int32)
+    queries = rng.normal(0, 0.3, (5, kv_heads * group, size)).astype(np.float32)
+    output = empty(5 * kv_heads * group * size, dtype)
+    for threads in (1, 2):
+        scratch = kernels.attention_scratch(threads, group, size)
+        scratch[:] = np.nan
+        kernels.attend(
+            queries.reshape(-1), keys, values, tables.reshape(-1), 4, sequences, positions, output, scratch,
+            5, kv_heads, group, size, threads,
+        )  # fmt: skip
+        found = read(output, (5, kv_heads, group, size))
+        for row in range(5):
+            table, visible = tables[sequences[row]], positions[row] + 1
+            k = keys64[table].transpose(1, 0, 3, 2).reshape(kv_heads, -1, size)[:, :visible]
+            v = values64[table].transpose(1, 0, 2, 3).reshape(kv_heads, -1, size)[:, :visible]
+            scores = np.einsum("hgd,htd->hgt", queries[row].reshape(kv_heads, group, size).astype(np.float64), k)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+            close(found[row], np.einsum("hgt,htd->hgd", weights, v), dtype)
+
+
+def test_attention_ignores_what_stands_behind_the_last_token() -> None:
+    size, rng = 64, RNG(9)
+    keys, _ = stored(rng.normal(0, 1, (1, 1, size, 16)), "float32")
+    values, _ = stored(rng.normal(0, 1, (1, 1, 16, size)), "float32")
+    arguments = np.zeros(1, dtype=np.int32), np.array([4], dtype=np.int32)
+
+    def attend() -> Array:
+        output = np.zeros(size, dtype=np.float32)
+        scratch = kernels.attention_scratch(1, 1, size)
+        query = np.ones(size, dtype=np.float32)
+        kernels.attend(query, keys, values, np.zeros(1, np.int32), 1, *arguments, output, scratch, 1, 1, 1, size, 1)
+        return output
+
+    clean = attend()
+    keys.reshape(size, 16)[:, 5:] = np.nan
+    values.reshape(16, size)[5:] = np.inf
+    assert np.array_equal(attend(), clean)

@@ -1,0 +1,145 @@
+"""Real servers on real sockets: over a small random model, and over an engine whose tokens are scripted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import httpx2
+import openai
+import uvicorn
+
+from fakes import CHATML_TEMPLATE, Script, ScriptedRunner, byte_tokenizer
+from ghostkv.backends.base import Capabilities
+from ghostkv.config import EngineConfig
+from ghostkv.engine.admission import Limits
+from ghostkv.engine.clock import MonotonicClock
+from ghostkv.engine.engine import Engine
+from ghostkv.engine.scheduler import Scheduler
+from ghostkv.engine.service import AsyncEngine
+from ghostkv.kv.pool import BlockPool
+from ghostkv.request import Delta, SegmentRequest
+from ghostkv.server.app import build_app
+from ghostkv.server.serve import Server, listen
+from ghostkv.session.chain import TurnContext
+from ghostkv.session.worker import Worker
+from ghostkv.step import BLOCK_TOKENS, StepPlan, StepResult
+from ghostkv.text.detokenizer import Detokenizer
+from ghostkv.text.template import ChatTemplate
+
+TOKENIZER = byte_tokenizer()
+CONTEXT = 1024
+TEMPLATE = ChatTemplate(CHATML_TEMPLATE, TOKENIZER)
+
+
+class PacedRunner(ScriptedRunner):
+    """Takes real time for a step."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        time.sleep(self._seconds)
+        return super().run(plan)
+
+
+class ScriptedBackend:
+    """A whole engine, scheduler and pool included, whose model is a script."""
+
+    def __init__(self, script: Script, *, blocks: int = 256, seconds: float = 0.0, max_waiting: int = 64) -> None:
+        self.pool = BlockPool(blocks)
+        scheduler = Scheduler(self.pool, Limits(CONTEXT, max_waiting=max_waiting), Detokenizer(TOKENIZER))
+        self.engine = Engine(scheduler, PacedRunner(blocks, script, seconds=seconds), MonotonicClock())
+        self.service = AsyncEngine(self.engine)
+
+    def capabilities(self) -> Capabilities:
+        budget = self.pool.num_blocks * BLOCK_TOKENS
+        return Capabilities(True, True, True, True, False, True, CONTEXT, 1, budget, BLOCK_TOKENS)
+
+    def generate(self, request: SegmentRequest) -> AsyncGenerator[Delta, None]:
+        return self.service.generate(request)
+
+    async def score(self, ids: Sequence[int], start: int) -> list[float]:
+        raise NotImplementedError
+
+    def cancel(self, request_id: str) -> None:
+        self.service.cancel(request_id)
+
+    def count(self, text: str) -> int:
+        return len(TOKENIZER.encode(text))
+
+
+class Service:
+    """A server at `url` over `worker`."""
+
+    def __init__(self, url: str, worker: Worker, server: Server) -> None:
+        self.url = url
+        self.worker = worker
+        self.server = server
+        self.http = httpx2.Client(base_url=url, timeout=20)
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20)
+
+    def close(self) -> None:
+        self.http.close()
+        self.client.close()
+
+
+@contextmanager
+def serving(worker: Worker, *, drain_s: float = 0.2) -> Iterator[Service]:
+    bound = listen("127.0.0.1", 0)
+    ready = threading.Event()
+    config = uvicorn.Config(build_app(worker), log_level="warning", access_log=False)
+    server = Server(config, worker, ready.set, drain_s)
+    thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    service = Service(f"http://127.0.0.1:{bound.getsockname()[1]}", worker, server)
+    try:
+        yield service
+    finally:
+        service.close()
+        server.should_exit = True
+        thread.join(10)
+        bound.close()
+        worker.close()
+        assert not thread.is_alive()
+
+
+def scripted_worker(backend: ScriptedBackend, config: EngineConfig | None = None) -> Worker:
+    return Worker(
+        name="scripted",
+        manifest="0" * 32,
+        backend=backend,
+        tokenizer=TOKENIZER,
+        context=TurnContext(TEMPLATE.render_ids, TOKENIZER.token_bytes, TOKENIZER.eos_ids, time.perf_counter),
+        config=config or EngineConfig(),
+        healthy=lambda: backend.service.healthy,
+        close=backend.service.close,
+    )
+
+
+class Scripted(Protocol):
+    """Starts a server over a script."""
+
+    def __call__(
+        self, script: Script, *, config: EngineConfig | None = None, drain_s: float = 0.2, **options: Any
+    ) -> Service: ...
+
+
+def saying(text: str, *, end: str = "<|im_end|>") -> Script:
+    """A script that answers with the bytes of `text`, one token each, then `end`, over and over.
+
+    It finds its place by the draw's emitted count, which a script does not see, so it counts the tokens after the prompt:
+    the answer starts after the template's last line.
+    """
+    data = list(text.encode())
+    opening = TOKENIZER.encode("assistant\n")
+
+    def script(history: tuple[int, ...], draw: object) -> int:
+        start = next(
+            at + len(opening) for at in range(len(history), -1, -1) if list(history[at : at + len(opening)]) == opening
+        )
+        done = len(history) - start
+        return data[done] if done < len(data) else TOKENIZER.control[end]
+
+    return script
