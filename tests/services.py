@@ -129,8 +129,7 @@ class Scripted(Protocol):
 def saying(text: str, *, end: str = "<|im_end|>") -> Script:
     """A script that answers with the bytes of `text`, one token each, then `end`, over and over.
 
-    It finds its place by the draw's emitted count, which a script does not see, so it counts the tokens after the prompt:
-    the answer starts after the template's last line.
+    A script sees tokens and no count, so it finds its place after the last line that the template writes.
     """
     data = list(text.encode())
     opening = TOKENIZER.encode("assistant\n")

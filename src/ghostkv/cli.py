@@ -1,36 +1,34 @@
-"""The command line. Each command parses, calls and prints; what is heavy is imported inside it, so that --help is fast."""
+"""The command line. Each command parses, calls and prints; what is heavy is imported inside, so that --help is fast."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from ghostkv.config import EngineConfig
+from ghostkv import tools
 from ghostkv.errors import ConfigError, GhostError
-
-_DEFAULTS = EngineConfig()
-
-Model = Annotated[str, typer.Option(help="A known name (pulled if absent), a .gguf file or a Hugging Face directory.")]
-Residency = Annotated[str, typer.Option(help="Residency policy: segment or full.")]
-Budget = Annotated[str, typer.Option(help="Size of the KV pool, e.g. 96MiB.")]
-Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
-Threads = Annotated[int, typer.Option(min=0, help="Compute threads; 0: every core.")]
-Temperature = Annotated[float, typer.Option(help="0: always the most probable token.")]
-TopP = Annotated[float, typer.Option(help="Choose among the most probable tokens that make up this mass.")]
-Seed = Annotated[int | None, typer.Option(help="Makes the answer repeatable; absent: drawn at random.")]
-MaxTokens = Annotated[int, typer.Option(min=0, help="Longest answer; 0: what the context leaves, 4096 at most.")]
+from ghostkv.options import (
+    DEFAULTS,
+    Budget,
+    Dtype,
+    MaxTokens,
+    Model,
+    Residency,
+    Seed,
+    Temperature,
+    Threads,
+    TopP,
+)
 
 
 class _Group(TyperGroup):
     """Prints an error of ghostkv's tree as one line."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except GhostError as error:
@@ -39,10 +37,9 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, help="An LLM engine with a bounded KV cache.")
-models = typer.Typer(no_args_is_help=True, help="Fetch, list and look into models.")
-bench = typer.Typer(no_args_is_help=True, help="Measure.")
-app.add_typer(models, name="models")
-app.add_typer(bench, name="bench")
+app.command()(tools.verify)
+app.add_typer(tools.models, name="models")
+app.add_typer(tools.bench, name="bench")
 
 
 @app.command()
@@ -72,10 +69,10 @@ def generate(
     temperature: Temperature = 0.8,
     top_p: TopP = 0.95,
     seed: Seed = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,  # noqa: FBT002
     trace: Annotated[Path | None, typer.Option(help="Write every step and segment to this file as JSON lines.")] = None,
-    dtype: Dtype = _DEFAULTS.dtype,
-    threads: Threads = _DEFAULTS.threads,
+    dtype: Dtype = DEFAULTS.dtype,
+    threads: Threads = DEFAULTS.threads,
 ) -> None:
     """Answer one prompt."""
     from ghostkv.llm import LLM
@@ -120,8 +117,8 @@ def chat(
     temperature: Temperature = 0.8,
     top_p: TopP = 0.95,
     seed: Seed = None,
-    dtype: Dtype = _DEFAULTS.dtype,
-    threads: Threads = _DEFAULTS.threads,
+    dtype: Dtype = DEFAULTS.dtype,
+    threads: Threads = DEFAULTS.threads,
 ) -> None:
     """Talk with a model; an empty line or the end of input ends it."""
     from ghostkv.llm import LLM
@@ -152,12 +149,12 @@ def serve(
     kv_budget: Budget = "512MiB",
     default_max_tokens: Annotated[
         int, typer.Option(min=1, help="Answer length where a request gives none.")
-    ] = _DEFAULTS.default_max_tokens,
+    ] = DEFAULTS.default_max_tokens,
     max_session_tokens: Annotated[
         int, typer.Option(min=1, help="Most output tokens of one session.")
-    ] = _DEFAULTS.max_session_tokens,
-    dtype: Dtype = _DEFAULTS.dtype,
-    threads: Threads = _DEFAULTS.threads,
+    ] = DEFAULTS.max_session_tokens,
+    dtype: Dtype = DEFAULTS.dtype,
+    threads: Threads = DEFAULTS.threads,
 ) -> None:
     """Serve an OpenAI-compatible API."""
     try:
@@ -183,73 +180,6 @@ def serve(
         url = f"http://{address}:{bound.getsockname()[1]}/v1"
         line = f"serving {worker.name} at {url} (KV budget {size(worker.backend.capabilities().kv_budget)})"
         run(worker, bound, ready=lambda: print(line, flush=True))
-
-
-@bench.command("engine", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench_engine(context: typer.Context) -> None:
-    """Throughput of the engine without a server; options go to `ghostkv.bench.engine`."""
-    import_module("ghostkv.bench.engine").main(context.args)
-
-
-@app.command()
-def verify(
-    model: Model = "smollm2",
-    again: Annotated[bool, typer.Option("--again", help="Measure although results are on disk.")] = False,
-    dtype: Dtype = _DEFAULTS.dtype,
-    threads: Threads = _DEFAULTS.threads,
-) -> None:
-    """Check that a row of a matrix product has the same bits in every batch, and print what was found."""
-    from ghostkv.launch import engine_config
-    from ghostkv.model.pull import resolve_model
-    from ghostkv.model.verify import verify_model
-    from ghostkv.tables import check_table
-    from ghostkv.terminal import Progress
-
-    with Progress() as progress:
-        path = resolve_model(model, progress)
-        report = verify_model(path, engine_config(dtype=dtype, threads=threads), progress, again=again)
-    Console().print(check_table(report))
-    print(f"{report.fresh} of {len(report.checks)} measured now, the others read from disk")
-
-
-@models.command("pull")
-def pull_model(name: Annotated[str, typer.Argument(help="A model known by name.")] = "smollm2") -> None:
-    """Download a model into the cache directory."""
-    from ghostkv.model.pull import pull
-    from ghostkv.terminal import Progress
-
-    with Progress() as progress:
-        path = pull(name, progress)
-    print(path)
-
-
-@models.command("list")
-def list_models() -> None:
-    """List the models known by name."""
-    from ghostkv.config import cache_dir
-    from ghostkv.model.pull import KNOWN
-    from ghostkv.tables import model_table
-
-    folder = cache_dir() / "models"
-    rows = [
-        (name, f"{known.package} {known.version}", known.licence, "here" if (folder / name).exists() else "not pulled")
-        for name, known in KNOWN.items()
-    ]
-    Console().print(model_table(rows))
-
-
-@models.command("inspect")
-def inspect(model: Annotated[str, typer.Argument(help="A known name or a path.")] = "smollm2") -> None:
-    """Print a model's sizes, what its KV costs, and how long it takes to load."""
-    from ghostkv.model.inspect import inspect_model
-    from ghostkv.model.pull import resolve_model
-    from ghostkv.tables import inspection_table
-    from ghostkv.terminal import Progress
-
-    with Progress() as progress:
-        progress(f"loading {model}")
-        found = inspect_model(resolve_model(model, progress))
-    Console().print(inspection_table(found))
 
 
 def main() -> None:

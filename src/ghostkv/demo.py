@@ -27,16 +27,16 @@ PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the demo asks for."""
+    """What the demo asks for, sampled so that a model of 135 million parameters neither loops nor rambles."""
 
     model: str = "smollm2"
     tokens: int = 1500
     kv_budget: str = "12MiB"
     residency: str = "segment"
-    temperature: float = 0.8
-    top_p: float = 0.95
-    repetition_penalty: float = 1.1
-    seed: int = 42
+    temperature: float = 0.7
+    top_p: float = 0.9
+    repetition_penalty: float = 1.03
+    seed: int = 4
 
 
 def run_demo(

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -95,6 +96,8 @@ class LLM:
             )
         self.worker = model
         self._residency = residency
+        self._gate = threading.Lock()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ghostkv-llm", daemon=True)
         self._thread.start()
@@ -162,15 +165,20 @@ class LLM:
             while (event := self._wait(following())) is not None:
                 yield event
         finally:
-            self._wait(stream.aclose())
+            with suppress(EngineFault):  # closed in the meantime, and the stream with it
+                self._wait(stream.aclose())
 
     def close(self) -> None:
         """Cancel what is pending and free the model. A second call does nothing."""
         self.worker.close()
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        with self._gate:
+            was_closed, self._closed = self._closed, True
+        if was_closed:
+            return
+        asyncio.run_coroutine_threadsafe(_others(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def __enter__(self) -> Self:
         """The facade itself."""
@@ -183,7 +191,19 @@ class LLM:
         self.close()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        with self._gate:  # so that no work is handed to a loop that will not run it
+            if self._closed:
+                work.close()
+                raise EngineFault("this model was closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
+
+
+async def _others() -> None:
+    """Wait for what other threads still have on this loop; with the engine closed it ends by itself."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others)
 
 
 def _message(given: Message | Mapping[str, str]) -> Message:

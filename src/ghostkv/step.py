@@ -52,7 +52,8 @@ class StepResult:
     """One token for each row with a draw, in the plan's order."""
 
     tokens: tuple[Token, ...]
-    seconds: float
+    seconds: float  # of the whole step
+    sampling_s: float = 0.0  # of it, choosing tokens
 
 
 class Runner(Protocol):

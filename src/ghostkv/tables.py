@@ -13,6 +13,18 @@ if TYPE_CHECKING:  # both bring torch
     from ghostkv.model.inspect import Inspection
     from ghostkv.model.selfcheck import SelfCheck
 
+_SEGMENT_COLUMNS = (
+    "#",
+    "prompt",
+    "cached",
+    "output",
+    "boundary",
+    "live KV",
+    "extract",
+    "render",
+    "prefill",
+    "decode",
+)
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
@@ -26,13 +38,11 @@ def size(count: float) -> str:
 
 def segment_table(segments: Sequence[SegmentRecord]) -> Table:
     """One row for each segment, and their sums."""
-    table = Table(title="segments", title_justify="left", show_footer=True)
+    table = Table(title="segments (tokens; MiB; milliseconds)", title_justify="left", show_footer=True)
     rows = [_segment_row(segment) for segment in segments]
     sums = ["sum", *(_sum(segment, segments) for segment in ("prompt_tokens", "cached_tokens", "generated_tokens"))]
-    sums += ["", "", *(f"{total:.1f}" for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
-    names = ("#", "prompt", "of it cached", "generated", "boundary", "live KV")
-    names += ("extract ms", "render ms", "prefill ms", "decode ms")
-    for name, total in zip(names, sums, strict=True):
+    sums += ["", "", *(_time(total) for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
+    for name, total in zip(_SEGMENT_COLUMNS, sums, strict=True):
         table.add_column(name, total, justify="left" if name == "boundary" else "right")
     for row in rows:
         table.add_row(*row)
@@ -76,6 +86,16 @@ def inspection_table(found: Inspection) -> Table:
     )
 
 
+def bench_table(parts: Sequence[str], rows: Iterable[tuple[int, float, float, Sequence[float]]]) -> Table:
+    """Batch size, tokens/s, seconds until every sequence has a token, and the share of wall time in each of `parts`."""
+    table = Table(title="engine: medians; shares of wall time", title_justify="left")
+    for name in ("batch", "tokens/s", "TTFT s", *parts):
+        table.add_column(name, justify="right")
+    for sequences, rate, first_s, shares in rows:
+        table.add_row(str(sequences), f"{rate:.1f}", f"{first_s:.3f}", *(f"{share:.1%}" for share in shares))
+    return table
+
+
 def model_table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
     """Name, package, licence and state of the models known by name."""
     table = Table("name", "package", "licence", "state")
@@ -93,15 +113,19 @@ def _pairs(rows: Iterable[tuple[str, str]]) -> Table:
 
 def _segment_row(segment: SegmentRecord) -> list[str]:
     usage = segment.usage
-    boundary = "end" if segment.boundary is None else f"{segment.boundary.kind}, {segment.boundary.decision.value}"
+    boundary = "end" if segment.boundary is None else segment.boundary.kind
     numbers = [usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens]
-    times = [f"{value:.1f}" for value in _milliseconds(segment)]
-    return [str(segment.index), *map(str, numbers), boundary, size(segment.live_kv_bytes), *times]
+    live = f"{segment.live_kv_bytes / 2**20:.1f}"
+    return [str(segment.index), *map(str, numbers), boundary, live, *map(_time, _milliseconds(segment))]
 
 
 def _milliseconds(segment: SegmentRecord) -> tuple[float, ...]:
     usage = segment.usage
     return tuple(1000 * value for value in (segment.extract_s, segment.render_s, usage.prefill_s, usage.decode_s))
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.1f}" if milliseconds < 100 else f"{milliseconds:.0f}"
 
 
 def _sum(name: str, segments: Sequence[SegmentRecord]) -> str:

@@ -1,4 +1,4 @@
-"""What the commands say and ask: progress on standard error, answers on standard output, prompts from wherever they are."""
+"""What the commands say and ask: progress on standard error, answers on standard output, prompts from anywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import click
+import typer
 from rich.console import Console
 from rich.status import Status
 
@@ -79,15 +79,15 @@ def stream(llm: LLM, turn: Turn, progress: Progress, trace: Trace | None = None)
                 trace.segments.append(event)
         else:
             write("\n")
-            click.echo(_summary(event, turn, time.perf_counter() - started), err=True)
+            typer.echo(_summary(event, turn, time.perf_counter() - started), err=True)
             return "".join(pieces)
     raise EngineFault(f"the answer to {turn.id} has no end")
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt from the command line, a file, or standard input for "-". Raises click.UsageError for none or two."""
+    """The prompt: as given, from a file, or from standard input for "-". Raises typer.BadParameter for none or two."""
     if (prompt is None) == (file is None):
-        raise click.UsageError("give a prompt, - for standard input, or --file")
+        raise typer.BadParameter("give a prompt, - for standard input, or --file")
     if file is None:
         return sys.stdin.read() if prompt == "-" else str(prompt)
     try:
@@ -110,6 +110,6 @@ def _summary(end: Finished, turn: Turn, seconds: float) -> str:
     exact = "exact" if end.exact else f"not exact, {end.carried_tokens} prompt tokens unseen at the end"
     segments = f"{len(end.segments)} segment" + "s" * (len(end.segments) != 1)
     return (
-        f"[{turn.residency}: {exact}; {segments}; {end.prompt_tokens} + {end.completion_tokens} tokens in {seconds:.1f} s; "
-        f"{end.reason.value}; seed {turn.sampling.seed}]"
+        f"[{turn.residency}: {exact}; {segments}; {end.prompt_tokens} + {end.completion_tokens} tokens "
+        f"in {seconds:.1f} s; {end.reason.value}; seed {turn.sampling.seed}]"
     )

@@ -1,4 +1,4 @@
-"""What happened in a run, as JSON lines: one header, every engine step, every segment. It records; it decides nothing."""
+"""What happened in a run, as JSON lines: a header, every engine step, every segment. It records and decides nothing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ghostkv.engine.scheduler import Scheduler
 from ghostkv.kv.pool import BlockPool
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.cpu_ops import CPUOps
-from ghostkv.model.gemm import MatMul, matmul
+from ghostkv.model.gemm import Product, product
 from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.llama import Llama
 from ghostkv.model.runner import ModelRunner, RunnerLimits
@@ -59,7 +59,7 @@ class Lab:
     """One loaded model; `engine` gives fresh pools over it."""
 
     def __init__(
-        self, path: Path, dtype: torch.dtype, *, threads: int = 2, product: MatMul = matmul, cache: Path | None = None
+        self, path: Path, dtype: torch.dtype, *, threads: int = 2, product: Product = product, cache: Path | None = None
     ) -> None:
         checkpoint = open_checkpoint(path)
         self.shape = checkpoint.shape

@@ -9,7 +9,7 @@ import pytest
 import torch
 from checkpoints import write_hf_checkpoint
 from ghostkv.errors import ModelError
-from ghostkv.model.gemm import MatMul, matmul
+from ghostkv.model.gemm import Linear, Product, product
 from ghostkv.request import Sampling, SegmentRequest
 from model.lab import Lab, Run, renamed, request, same_bits
 
@@ -117,26 +117,28 @@ def test_two_engines_in_one_process(lab: Lab, path: Path, subject: SegmentReques
         assert run is not None and same_bits(run.rows("subject"), alone.rows("subject"))
 
 
-def large_counts_differ(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+def large_counts_differ(x: torch.Tensor, linear: Linear) -> torch.Tensor:
     """A library whose rows depend on their number: above 40 rows every element is some units off."""
-    matmul(x, weight, out)
+    out = product(x, linear)
     if x.shape[0] > 40:
         out.view(torch.int16 if out.element_size() == 2 else torch.int32).add_(x.shape[0])
+    return out
 
 
-def small_counts_differ(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+def small_counts_differ(x: torch.Tensor, linear: Linear) -> torch.Tensor:
     """A library with another path for few rows."""
-    matmul(x, weight, out)
+    out = product(x, linear)
     if x.shape[0] < 16:
         out.view(torch.int16 if out.element_size() == 2 else torch.int32).add_(1)
+    return out
 
 
-@pytest.mark.parametrize("product", [large_counts_differ, small_counts_differ])
-def test_the_forced_fallback_keeps_the_contract(path: Path, tmp_path: Path, product: MatMul) -> None:
-    lab = Lab(path, torch.bfloat16, product=product, cache=tmp_path)
+@pytest.mark.parametrize("library", [large_counts_differ, small_counts_differ])
+def test_the_forced_fallback_keeps_the_contract(path: Path, tmp_path: Path, library: Product) -> None:
+    lab = Lab(path, torch.bfloat16, product=library, cache=tmp_path)
     for check in lab.check.checks:
         assert check.differing
-        if product is large_counts_differ:
+        if library is large_counts_differ:
             assert check.plan.tile == 32
         else:
             assert check.plan.counts[0] == 16 and check.plan.tile is None
@@ -158,9 +160,10 @@ def test_without_the_fallback_that_library_breaks_the_contract(tmp_path: Path) -
     assert not same_bits(whole.rows("subject"), chunks.rows("subject"))
 
 
-def position_matters(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-    matmul(x, weight, out)
+def position_matters(x: torch.Tensor, linear: Linear) -> torch.Tensor:
+    out = product(x, linear)
     out[0] += 1
+    return out
 
 
 def test_a_library_that_no_tile_can_save_is_refused(tmp_path: Path) -> None:

@@ -91,9 +91,7 @@ def greedy_agrees(lab: Lab, model: Model, prompts: list[list[int]], tokens: int)
     return [run.ids[str(i)] for i in range(len(prompts))]
 
 
-def test_float32_greedy_ids_equal_transformers(
-    smollm2_path: Path, reference: Model, prompts: list[list[int]]
-) -> None:
+def test_float32_greedy_ids_equal_transformers(smollm2_path: Path, reference: Model, prompts: list[list[int]]) -> None:
     found = greedy_agrees(Lab(smollm2_path, torch.float32), reference, prompts, TOKENS)
     assert all(len(ids) == TOKENS for ids in found)
 

@@ -65,7 +65,12 @@ def test_draws_walk_the_cumulative_distribution(filters: dict[str, Any], size: i
         middle += probability
 
 
-@given(st.lists(st.integers(-20, 20), min_size=2, max_size=60), st.integers(1, 8), st.floats(0.05, 0.99), st.floats(0, 0.999))
+@given(
+    st.lists(st.integers(-20, 20), min_size=2, max_size=60),
+    st.integers(1, 8),
+    st.floats(0.05, 0.99),
+    st.floats(0, 0.999),
+)
 def test_draws_stay_inside_the_filters_with_many_ties(values: list[int], k: int, p: float, uniform: float) -> None:
     scores = (np.array(values) / 2).astype(np.float32)
     sampling = Sampling(top_k=k, top_p=p)

@@ -103,7 +103,9 @@ class EmbeddedBackend:
         def run() -> list[float]:
             allocation = self._pool.admit(ids, 1, "score")
             if allocation is None:
-                raise Overloaded(f"scoring {len(ids)} tokens needs KV blocks that running requests hold; try again later")
+                raise Overloaded(
+                    f"scoring {len(ids)} tokens needs KV blocks that running requests hold; try again later"
+                )
             try:
                 return self.model.runner.score(ids, start, allocation.table)
             finally:

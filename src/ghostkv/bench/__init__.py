@@ -1,0 +1,1 @@
+"""Measurements of the engine: scripts with recorded results, never tests."""

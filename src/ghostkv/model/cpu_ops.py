@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
 from ghostkv.errors import ModelError
 from ghostkv.model import kernels
 from ghostkv.model.batch import Batch, Longs
-from ghostkv.model.gemm import GemmPlan, MatMul, matmul
+from ghostkv.model.gemm import GemmPlan, Linear, Product, product
 from ghostkv.model.shape import ModelShape
 
 HEAD_SIZES = (64, 128)
@@ -23,7 +22,7 @@ Plans = Mapping[tuple[int, int], GemmPlan]  # (outputs, inputs) -> plan
 class CPUOps:
     """`Ops` through Numba kernels and torch products. Call under `threads.compute`."""
 
-    def __init__(self, shape: ModelShape, plans: Plans, threads: int, product: MatMul = matmul) -> None:
+    def __init__(self, shape: ModelShape, plans: Plans, threads: int, product: Product = product) -> None:
         if shape.head_size not in HEAD_SIZES:
             sizes = " and ".join(map(str, HEAD_SIZES))
             raise ModelError(f"head size {shape.head_size} is not supported by the CPU kernels (supported: {sizes})")
@@ -39,10 +38,9 @@ class CPUOps:
     def padded_rows(self, rows: int) -> int:
         return max(plan.padded(min(rows, plan.counts[-1])) for plan in self._plans.values())
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        plan = self._plans[weight.shape[0], weight.shape[1]]
-        padded = plan.padded(rows)
-        plan.run(self._product, x[:padded], weight, out[:padded])
+    def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
+        plan = self._plans[weight.outputs, weight.inputs]
+        return plan.run(self._product, x[: plan.padded(rows)], weight)
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         kernels.embed(ids.numpy(), self._array(table), self._array(residual), rows, table.shape[1], self._threads)
@@ -64,11 +62,11 @@ class CPUOps:
         epsilon: float,
     ) -> None:
         width = weight.shape[0]
-        arrays = self._array(residual), self._array(delta), self._array(weight), self._array(out)
+        arrays = self._array(residual), _view(delta), self._array(weight), self._array(out)
         kernels.add_norm(*arrays, rows, width, epsilon, self._threads)
 
     def add(self, residual: torch.Tensor, delta: torch.Tensor, rows: int) -> None:
-        kernels.add(self._array(residual), self._array(delta), rows, residual.shape[1], self._threads)
+        kernels.add(self._array(residual), _view(delta), rows, residual.shape[1], self._threads)
 
     def rotate_and_write(
         self,
@@ -81,7 +79,7 @@ class CPUOps:
         shape: ModelShape,
     ) -> None:
         kernels.rotate_and_write(
-            self._array(qkv),
+            _view(qkv),
             self._array(queries),
             self._array(keys),
             self._array(values),
@@ -124,15 +122,21 @@ class CPUOps:
         )
 
     def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        kernels.gated_silu(self._array(gate_up), self._array(out), rows, out.shape[1], self._threads)
+        kernels.gated_silu(_view(gate_up), self._array(out), rows, out.shape[1], self._threads)
 
     def _array(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
-        """The tensor's memory as a flat array, bfloat16 as uint16. Kept: making a view costs more than a small kernel."""
+        """`_view`, kept for tensors that live as long as the model: making one costs more than a small kernel."""
         known = self._flat.get(id(tensor))
         if known is None:
-            flat = tensor.detach().reshape(-1)
-            array = (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
-            if array.dtype not in (np.uint16, np.float32):
-                raise ModelError(f"the CPU kernels compute in bfloat16 or float32, not {tensor.dtype}")
-            known = self._flat[id(tensor)] = (tensor, array)  # holding the tensor keeps its id its own
+            known = self._flat[id(tensor)] = (tensor, _view(tensor))  # holding the tensor keeps its id its own
         return known[1]
+
+
+def _view(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The tensor's memory as a flat array, bfloat16 as uint16."""
+    flat = tensor.view(-1)
+    if flat.dtype == torch.bfloat16:
+        flat = flat.view(torch.uint16)
+    elif flat.dtype != torch.float32:
+        raise ModelError(f"the CPU kernels compute in bfloat16 or float32, not {tensor.dtype}")
+    return flat.numpy()

@@ -16,21 +16,55 @@ import torch
 
 from ghostkv.errors import ModelError
 
-MatMul = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]  # (x [n, k], weight [m, k], out [n, m])
-
 CHECK_ROWS = 1025  # random rows compared per row count; odd, so that positions drift. A handful proves nothing.
 _CANONICAL_ROWS = 64
 _TILES = (32, 16, 8)
 _WIDE = 16_384  # outputs from which a padded row is cheap beside the weights, so that a coarser list will do
 
 
-def matmul(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-    """out = x @ weight.T by the library that torch was built with."""
-    torch.mm(x, weight.t(), out=out)
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A weight matrix in the layout of the product that reads it."""
+
+    outputs: int
+    inputs: int
+    dtype: torch.dtype
+    data: torch.Tensor  # [outputs, inputs], or the library's own layout
+    packed: bool
+
+
+Product = Callable[[torch.Tensor, Linear], torch.Tensor]  # x [n, inputs] -> x @ weight.T [n, outputs]
+
+
+def prepare(weight: torch.Tensor) -> Linear:
+    """Lay out `weight` [outputs, inputs] for `product`.
+
+    bfloat16 on a CPU is packed by oneDNN once: the plain product packs the whole matrix in every call, which makes a
+    step of one sequence about 1.5 times as long (docs/architecture.md, Numbers).
+    """
+    outputs, inputs = weight.shape
+    packed = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and _packs_bfloat16()
+    data = torch.ops.mkldnn._reorder_linear_weight(weight) if packed else weight
+    return Linear(outputs, inputs, weight.dtype, data, packed)
+
+
+def product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
+    """x [n, inputs] -> x @ weight.T [n, outputs], by the library that torch was built with."""
+    if linear.packed:
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, linear.data, None, "none", [], "")
+        return found
+    return torch.mm(x, linear.data.t())
+
+
+def _packs_bfloat16() -> bool:
+    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def row_counts(limit: int, outputs: int) -> list[int]:
-    """Row counts that products may be called with, up to the first that covers `limit`. One row always has a path of its own."""
+    """Row counts that products may be called with, up to the first that covers `limit`.
+
+    Never 1: a single row takes a path of its own in every library seen so far.
+    """
     fine = [2, 4, *range(8, 128, 8), *range(128, 2**20, 64)]
     coarse = [2, 4, 8, 16, 24, 32, 48, 64, *range(96, 2**20, 32)]
     counts = coarse if outputs >= _WIDE else fine
@@ -50,13 +84,12 @@ class GemmPlan:
             return -(-rows // self.tile) * self.tile
         return next(count for count in self.counts if count >= rows)
 
-    def run(self, product: MatMul, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-        """out = x @ weight.T; x and out have `padded(rows)` rows, of which the last may hold anything."""
+    def run(self, product: Product, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        """x @ weight.T; x has `padded(rows)` rows, of which the last may hold anything."""
         if self.tile is None:
-            product(x, weight, out)
-            return
-        for start in range(0, x.shape[0], self.tile):
-            product(x[start : start + self.tile], weight, out[start : start + self.tile])
+            return product(x, linear)
+        tiles = [product(x[start : start + self.tile], linear) for start in range(0, x.shape[0], self.tile)]
+        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +106,8 @@ class GemmCheck:
     plan: GemmPlan
 
 
-def check_shape(name: str, weight: torch.Tensor, limit: int, threads: int, product: MatMul = matmul) -> GemmCheck:
-    """Choose the plan for products with `weight` [outputs, inputs] of up to `limit` rows, by trial.
+def check_shape(name: str, linear: Linear, limit: int, threads: int, product: Product) -> GemmCheck:
+    """Choose the plan for products with `linear` of up to `limit` rows, by trial.
 
     Every row count is compared, on CHECK_ROWS random rows at drifting positions among hostile neighbours, with a canonical
     product by one thread: so plans found for different thread counts agree as well. Uses `threads` torch threads.
@@ -82,57 +115,53 @@ def check_shape(name: str, weight: torch.Tensor, limit: int, threads: int, produ
     Raises:
         ModelError: not even fixed tiles give a row the same bits everywhere.
     """
-    generator = torch.Generator().manual_seed(weight.shape[0] * 1_000_003 + weight.shape[1])
-    x = torch.randn(CHECK_ROWS, weight.shape[1], generator=generator).to(weight.dtype)
-    counts = row_counts(limit, weight.shape[0])
-    canonical = _canonical(product, GemmPlan((_CANONICAL_ROWS,)), x, weight)
+    generator = torch.Generator().manual_seed(linear.outputs * 1_000_003 + linear.inputs)
+    x = torch.randn(CHECK_ROWS, linear.inputs, generator=generator).to(linear.dtype)
+    counts = row_counts(limit, linear.outputs)
+    canonical = _canonical(product, GemmPlan((_CANONICAL_ROWS,)), x, linear)
     torch.set_num_threads(threads)
-    found = {n: _differing_rows(product, GemmPlan((n,)), n, x, weight, canonical) for n in counts}
+    found = {n: _differing_rows(product, GemmPlan((n,)), n, x, linear, canonical) for n in counts}
     differing = {n: rows for n, rows in found.items() if rows}
     plan: GemmPlan | None = GemmPlan(tuple(n for n in counts if n not in differing))
     if counts[-1] in differing:
-        plan = _tiled_plan(product, counts, x, weight, threads)
+        plan = _tiled_plan(product, counts, x, linear, threads)
     if plan is None:
         raise ModelError(
-            f"products of shape {tuple(weight.shape)} ({name}) give a row other bits in other batches, even in tiles of "
+            f"products of shape {linear.outputs} x {linear.inputs} ({name}) give a row other bits in other batches, even in tiles of "
             f"fixed size: this build of torch cannot keep the numeric contract"
         )
-    dtype = str(weight.dtype).removeprefix("torch.")
-    outputs, inputs = weight.shape
-    return GemmCheck(name, outputs, inputs, dtype, threads, CHECK_ROWS * len(counts), differing, plan)
+    dtype = str(linear.dtype).removeprefix("torch.")
+    return GemmCheck(name, linear.outputs, linear.inputs, dtype, threads, CHECK_ROWS * len(counts), differing, plan)
 
 
 def _tiled_plan(
-    product: MatMul, counts: Sequence[int], x: torch.Tensor, weight: torch.Tensor, threads: int
+    product: Product, counts: Sequence[int], x: torch.Tensor, linear: Linear, threads: int
 ) -> GemmPlan | None:
     for tile in _TILES:
         plan = GemmPlan(tuple(counts), tile)
-        canonical = _canonical(product, plan, x, weight)
+        canonical = _canonical(product, plan, x, linear)
         torch.set_num_threads(threads)
-        if not any(_differing_rows(product, plan, n, x, weight, canonical) for n in (1, tile - 1, tile)):
+        if not any(_differing_rows(product, plan, n, x, linear, canonical) for n in (1, tile - 1, tile)):
             return plan
     return None
 
 
-def _canonical(product: MatMul, plan: GemmPlan, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _canonical(product: Product, plan: GemmPlan, x: torch.Tensor, linear: Linear) -> torch.Tensor:
     torch.set_num_threads(1)
     rows = plan.padded(min(_CANONICAL_ROWS, plan.counts[-1]))
     padded = torch.zeros(-(-x.shape[0] // rows) * rows, x.shape[1], dtype=x.dtype)
     padded[: x.shape[0]] = x
-    out = torch.empty(padded.shape[0], weight.shape[0], dtype=x.dtype)
-    for start in range(0, padded.shape[0], rows):
-        plan.run(product, padded[start : start + rows], weight, out[start : start + rows])
-    return out[: x.shape[0]]
+    pieces = [plan.run(product, padded[start : start + rows], linear) for start in range(0, padded.shape[0], rows)]
+    return torch.cat(pieces)[: x.shape[0]]
 
 
 def _differing_rows(
-    product: MatMul, plan: GemmPlan, rows: int, x: torch.Tensor, weight: torch.Tensor, expected: torch.Tensor
+    product: Product, plan: GemmPlan, rows: int, x: torch.Tensor, linear: Linear, expected: torch.Tensor
 ) -> int:
     """Rows of x that come out unlike `expected` in batches of `rows`; every other batch is half filled with hostile rows."""
     padded = plan.padded(rows)
     hostile = torch.tensor([float("nan"), float("inf"), torch.finfo(x.dtype).max, 0.0], dtype=x.dtype)
     neighbours = hostile[torch.arange(padded) % 4].unsqueeze(1).expand(padded, x.shape[1])
-    out = torch.empty(padded, weight.shape[0], dtype=x.dtype)
     differing = start = turn = 0
     while start < x.shape[0]:
         kept = max(1, rows // 2) if turn % 2 else rows
@@ -140,7 +169,7 @@ def _differing_rows(
         places = (torch.arange(len(index)) * (2 if turn % 2 and rows > 1 else 1) + turn) % padded
         batch = neighbours.clone()
         batch[places] = x[index]
-        plan.run(product, batch, weight, out)
+        out = plan.run(product, batch, linear)
         same = _bits(out[places]) == _bits(expected[index])
         differing += int((~same.all(dim=1)).sum())
         start, turn = start + len(index), turn + 1

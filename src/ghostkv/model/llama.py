@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ghostkv.model.batch import Batch
+from ghostkv.model.gemm import Linear, prepare
 from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.ops import Ops
 from ghostkv.model.shape import ModelShape
@@ -15,18 +16,18 @@ from ghostkv.model.shape import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer's weights, each [outputs, inputs]; projections that read the same input are fused."""
+    """One layer's weights; projections that read the same input are fused."""
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    output: torch.Tensor
+    qkv: Linear
+    output: Linear
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Linear
+    down: Linear
 
 
 class Buffers:
-    """Activations of one step, allocated once for the largest step."""
+    """Activations that the operators write, allocated once for the largest step."""
 
     def __init__(self, shape: ModelShape, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         def buffer(width: int, kind: torch.dtype = dtype) -> torch.Tensor:
@@ -35,11 +36,8 @@ class Buffers:
         attention = shape.heads * shape.head_size
         self.residual = buffer(shape.hidden, torch.float32)
         self.normed = buffer(shape.hidden)
-        self.qkv = buffer(attention + 2 * shape.kv_heads * shape.head_size)
         self.queries = buffer(attention, torch.float32)
         self.attended = buffer(attention)
-        self.delta = buffer(shape.hidden)
-        self.gate_up = buffer(2 * shape.intermediate)
         self.gated = buffer(shape.intermediate)
 
 
@@ -50,30 +48,30 @@ class Llama:
         def take(name: str) -> torch.Tensor:
             return weights[name].to(device, copy=True)  # not mapped from a file: aligned, and no page fault in a step
 
-        def fuse(prefix: str, *names: str) -> torch.Tensor:
-            return torch.cat([weights[f"{prefix}.{name}.weight"] for name in names]).to(device)
+        def linear(prefix: str, *names: str) -> Linear:
+            return prepare(torch.cat([weights[f"{prefix}.{name}.weight"] for name in names]).to(device))
 
         self.shape = shape
         self.embedding = take("model.embed_tokens.weight")
         self.final_norm = take("model.norm.weight")
-        self.head = self.embedding if shape.tied else take("lm_head.weight")
+        self.head = prepare(self.embedding if shape.tied else take("lm_head.weight"))
         self.layers = []
         for i in range(shape.layers):
             at = f"model.layers.{i}"
             self.layers.append(
                 Layer(
                     attention_norm=take(f"{at}.input_layernorm.weight"),
-                    qkv=fuse(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
-                    output=take(f"{at}.self_attn.o_proj.weight"),
+                    qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
+                    output=linear(f"{at}.self_attn", "o_proj"),
                     mlp_norm=take(f"{at}.post_attention_layernorm.weight"),
-                    gate_up=fuse(f"{at}.mlp", "gate_proj", "up_proj"),
-                    down=take(f"{at}.mlp.down_proj.weight"),
+                    gate_up=linear(f"{at}.mlp", "gate_proj", "up_proj"),
+                    down=linear(f"{at}.mlp", "down_proj"),
                 )
             )
         self._rope = rope_tables(shape, device)
 
-    def products(self) -> dict[str, torch.Tensor]:
-        """One weight per distinct product shape, for the row self-check."""
+    def products(self) -> dict[str, Linear]:
+        """One matrix per distinct product shape, for the row self-check."""
         first = self.layers[0]
         return {
             "qkv": first.qkv,
@@ -85,24 +83,24 @@ class Llama:
 
     def forward(self, batch: Batch, kv: KVTensors, buffers: Buffers, ops: Ops) -> None:
         """Compute every row and write its KV; leaves norm(residual) of the rows in `batch.heads` in `buffers.normed`."""
-        b, shape, rows = buffers, self.shape, batch.rows
-        epsilon = shape.norm_eps
+        b, shape, rows, epsilon = buffers, self.shape, batch.rows, self.shape.norm_eps
         ops.embed(torch.from_numpy(batch.ids), self.embedding, b.residual, rows)
-        for index, layer in enumerate(self.layers):
-            keys, values = kv.keys[index], kv.values[index]
-            if index == 0:
+        delta: torch.Tensor | None = None
+        for layer, keys, values in zip(self.layers, kv.keys, kv.values, strict=True):
+            if delta is None:
                 ops.norm(b.residual, batch.every_row, layer.attention_norm, b.normed, epsilon)
             else:
-                ops.add_norm(b.residual, b.delta, layer.attention_norm, b.normed, rows, epsilon)
-            ops.linear(b.normed, layer.qkv, b.qkv, rows)
-            ops.rotate_and_write(b.qkv, b.queries, keys, values, batch, self._rope, shape)
+                ops.add_norm(b.residual, delta, layer.attention_norm, b.normed, rows, epsilon)
+            qkv = ops.linear(b.normed, layer.qkv, rows)
+            ops.rotate_and_write(qkv, b.queries, keys, values, batch, self._rope, shape)
             ops.attend(b.queries, keys, values, batch, b.attended, shape)
-            ops.linear(b.attended, layer.output, b.delta, rows)
-            ops.add_norm(b.residual, b.delta, layer.mlp_norm, b.normed, rows, epsilon)
-            ops.linear(b.normed, layer.gate_up, b.gate_up, rows)
-            ops.gated_silu(b.gate_up, b.gated, rows)
-            ops.linear(b.gated, layer.down, b.delta, rows)
-        ops.add(b.residual, b.delta, rows)
+            delta = ops.linear(b.attended, layer.output, rows)
+            ops.add_norm(b.residual, delta, layer.mlp_norm, b.normed, rows, epsilon)
+            gate_up = ops.linear(b.normed, layer.gate_up, rows)
+            ops.gated_silu(gate_up, b.gated, rows)
+            delta = ops.linear(b.gated, layer.down, rows)
+        if delta is not None:
+            ops.add(b.residual, delta, rows)
         ops.norm(b.residual, batch.heads, self.final_norm, b.normed, epsilon)
 
 

@@ -38,14 +38,17 @@ class LoadedModel:
     manifest: str  # 32 hex digits: equal manifests compute equal bits
 
 
-def load_model(path: Path, config: EngineConfig, announce: Announce = lambda _: None) -> LoadedModel:
-    """Load the model at `path`. `announce` is told what takes long.
+def load_model(
+    path: Path,
+    config: EngineConfig,
+    announce: Announce = lambda _: None,
+    instrument: Callable[[Ops], Ops] = lambda ops: ops,
+) -> LoadedModel:
+    """Load the model at `path`. `announce` is told what takes long; `instrument` may wrap the operators to watch them.
 
     Raises ModelError for files that cannot be used, ConfigError for a setting or a pool that cannot work.
     """
-    if config.dtype not in DTYPES:
-        raise ConfigError(f"dtype {config.dtype!r} is not one of {', '.join(DTYPES)}")
-    dtype, device = DTYPES[config.dtype], torch.device(config.device)
+    dtype, device = _dtype(config), torch.device(config.device)
     checkpoint = open_checkpoint(path)
     announce(f"loading {checkpoint.name} as {config.dtype}")
     shape = checkpoint.shape
@@ -56,13 +59,24 @@ def load_model(path: Path, config: EngineConfig, announce: Announce = lambda _: 
     model = ARCHITECTURES[shape.architecture](shape, checkpoint.weights(dtype), device)
     limits = RunnerLimits(config.step_tokens, config.max_sequences, config.threads or available_threads())
     ops, check = _operators(model, limits, announce)
-    runner = ModelRunner(model, KVTensors(shape, blocks, dtype, device), ops, limits)
+    runner = ModelRunner(model, KVTensors(shape, blocks, dtype, device), instrument(ops), limits)
     manifest = machine.digest(checkpoint.digest, config.dtype, config.device, machine.build())
     return LoadedModel(checkpoint, runner, blocks, per_block, check, manifest)
 
 
+def pool_bytes(path: Path, config: EngineConfig, blocks: int) -> int:
+    """Bytes of a pool of `blocks` blocks for the model at `path`."""
+    return blocks * block_bytes(open_checkpoint(path).shape, _dtype(config))
+
+
+def _dtype(config: EngineConfig) -> torch.dtype:
+    if config.dtype not in DTYPES:
+        raise ConfigError(f"dtype {config.dtype!r} is not one of {', '.join(DTYPES)}")
+    return DTYPES[config.dtype]
+
+
 def _operators(model: Llama, limits: RunnerLimits, announce: Announce) -> tuple[Ops, SelfCheck | None]:
-    if model.head.device.type != "cpu":
+    if model.embedding.device.type != "cpu":
         return TorchOps(), None
     check = check_products(model, limits, announce)
     return CPUOps(model.shape, check.plans, limits.threads), check

@@ -12,18 +12,19 @@ from typing import Protocol
 import torch
 
 from ghostkv.model.batch import Batch, Longs
+from ghostkv.model.gemm import Linear
 from ghostkv.model.shape import ModelShape
 
 
 class Ops(Protocol):
-    """What a transformer layer needs. Outputs are written in place."""
+    """What a transformer layer needs. Outputs named as arguments are written in place."""
 
     def padded_rows(self, rows: int) -> int:
-        """Rows that buffers must have for products of `rows` rows."""
+        """Rows that an input must have room for, for products of `rows` rows."""
         ...
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        """out[:rows] = x[:rows] @ weight.T; weight [outputs, inputs]. Rows behind `rows` may be overwritten."""
+    def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
+        """x[:rows] @ weight.T as a new tensor of at least `rows` rows; those behind may hold anything."""
         ...
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:

@@ -35,10 +35,8 @@ class ModelRunner:
         self._kv = kv
         self._ops = ops
         self._limits = limits
-        dtype, device = model.head.dtype, model.head.device
+        dtype, device = model.embedding.dtype, model.embedding.device
         self._buffers = Buffers(model.shape, ops.padded_rows(limits.rows), dtype, device)
-        heads = ops.padded_rows(limits.sequences)
-        self._logits = torch.zeros(heads, model.shape.vocab, dtype=dtype, device=device)
         self._sampler = Sampler(model.shape.vocab, limits.threads)
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -47,8 +45,10 @@ class ModelRunner:
         draws = [row.draw for row in plan.rows if row.draw is not None]
         with compute(self._limits.threads):
             logits = self.forward(plan)
+            computed = time.perf_counter()
             tokens = self._sampler.sample(logits, draws) if draws else ()
-        return StepResult(tokens, time.perf_counter() - start)
+        end = time.perf_counter()
+        return StepResult(tokens, end - start, end - computed)
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits [rows with a draw, vocabulary] of the plan, valid until the next call. Call under `threads.compute`."""
@@ -63,9 +63,7 @@ class ModelRunner:
                 found += self._sampler.log_probabilities(logits, targets)
         return found
 
-    def teacher_forced(
-        self, ids: Sequence[int], start: int, table: BlockTable
-    ) -> Iterator[tuple[int, torch.Tensor]]:
+    def teacher_forced(self, ids: Sequence[int], start: int, table: BlockTable) -> Iterator[tuple[int, torch.Tensor]]:
         """(position of the first row, logits) for the positions of `ids` from `start` on, in pieces; each is valid until
         the next. Call under `threads.compute`.
         """
@@ -81,6 +79,6 @@ class ModelRunner:
     def _logits_of(self, batch: Batch) -> torch.Tensor:
         self._model.forward(batch, self._kv, self._buffers, self._ops)
         heads = len(batch.heads)
-        if heads:
-            self._ops.linear(self._buffers.normed, self._model.head, self._logits, heads)
-        return self._logits[:heads]
+        if heads == 0:
+            return self._buffers.normed.new_empty(0, self._model.shape.vocab)
+        return self._ops.linear(self._buffers.normed, self._model.head, heads)[:heads]

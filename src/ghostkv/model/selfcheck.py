@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 from ghostkv.config import cache_dir
 from ghostkv.model import machine
-from ghostkv.model.gemm import CHECK_ROWS, GemmCheck, GemmPlan, MatMul, check_shape, matmul, row_counts
+from ghostkv.model.gemm import CHECK_ROWS, GemmCheck, GemmPlan, Linear, Product, check_shape, product, row_counts
 from ghostkv.model.threads import compute
 
 Announce = Callable[[str], None]
@@ -36,16 +34,16 @@ class SelfCheck:
 
 
 def self_check(
-    products: Mapping[str, torch.Tensor],
+    products: Mapping[str, Linear],
     limits: Mapping[str, int],
     threads: int,
     announce: Announce,
     *,
-    product: MatMul = matmul,
+    product: Product = product,
     directory: Path | None = None,
     again: bool = False,
 ) -> SelfCheck:
-    """Check each of `products` (name -> weight) for up to limits[name] rows, or read the result of an earlier check.
+    """Check each of `products` (name -> matrix) for up to limits[name] rows, or read the result of an earlier check.
 
     `announce` is told before each measurement. `again` measures although a result is on disk.
     """
@@ -53,28 +51,29 @@ def self_check(
     checks: dict[tuple[int, ...], GemmCheck] = {}
     fresh = 0
     limit_of: dict[tuple[int, ...], int] = {}
-    for name, weight in products.items():  # two products of one shape share a plan
-        shape = tuple(weight.shape)
+    for name, linear in products.items():  # two products of one shape share a plan
+        shape = (linear.outputs, linear.inputs)
         limit_of[shape] = max(limit_of.get(shape, 0), limits[name])
-    for name, weight in products.items():
-        shape = tuple(weight.shape)
+    for name, linear in products.items():
+        shape = (linear.outputs, linear.inputs)
         if shape in checks:
             continue
-        file = directory / f"{_key(weight, limit_of[shape], threads)}.json"
+        file = directory / f"{_key(linear, limit_of[shape], threads)}.json"
         check = None if again else _read(file)
         if check is None:
             announce(f"checking that rows of {name} {shape[0]} x {shape[1]} do not depend on their batch")
             with compute(threads):
-                check = check_shape(name, weight, limit_of[shape], threads, product)
+                check = check_shape(name, linear, limit_of[shape], threads, product)
             _write(file, check)
             fresh += 1
         checks[shape] = check
     return SelfCheck(tuple(checks.values()), fresh)
 
 
-def _key(weight: torch.Tensor, limit: int, threads: int) -> str:
-    counts = row_counts(limit, weight.shape[0])
-    return machine.digest(machine.build(), list(weight.shape), str(weight.dtype), counts, CHECK_ROWS, threads)
+def _key(linear: Linear, limit: int, threads: int) -> str:
+    counts = row_counts(limit, linear.outputs)
+    shape = linear.outputs, linear.inputs, str(linear.dtype), linear.packed
+    return machine.digest(machine.build(), shape, counts, CHECK_ROWS, threads)
 
 
 def _read(file: Path) -> GemmCheck | None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ghostkv.model.batch import Batch, Longs
+from ghostkv.model.gemm import Linear, product
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
 
@@ -19,8 +20,8 @@ class TorchOps:
     def padded_rows(self, rows: int) -> int:
         return rows
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        out[:rows] = F.linear(x[:rows], weight)
+    def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
+        return product(x[:rows], weight)
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         residual[:rows] = table[ids.to(table.device, torch.int64)].float()

@@ -31,11 +31,6 @@ class Assembled:
     carried: int  # of these, the tokens that are not the client's prompt: tail, state block, recalled sentences
     dropped: int  # tokens of the client's prompt that are not among them
 
-    @property
-    def client(self) -> int:
-        """Tokens of the client's own prompt among `ids`, those that the template writes around it included."""
-        return len(self.ids) - self.carried
-
 
 @dataclass(frozen=True, slots=True)
 class Claims:

@@ -19,8 +19,8 @@ def build_app(worker: Worker) -> FastAPI:
     """The API over `worker`, whose life is the caller's business."""
     # Bodies are parsed by the routes, so FastAPI could only describe them wrongly.
     app = FastAPI(title="ghostkv", openapi_url=None, redirect_slashes=False)
-    app.add_middleware(RequestIds)
     errors.install(app)
+    app.add_middleware(RequestIds)  # last, so outermost: every reply has an id
     app.add_exception_handler(ClientGone, _client_gone)
     for router in (chat_routes(worker), completion_routes(worker), model_routes(worker)):
         app.include_router(router)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ghostkv.errors import GhostError, InvalidRequest, Overloaded
 
+_log = logging.getLogger(__name__)
 _RETRY_AFTER = {"retry-after": "1"}  # seconds
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -37,7 +39,35 @@ def install(app: FastAPI) -> None:
     """Answer every error of `app` in that shape."""
     app.add_exception_handler(GhostError, _ghost_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_middleware(Unexpected)
+
+
+class Unexpected:
+    """ASGI middleware: a bug is a 500 whose traceback goes to the log and not to the client.
+
+    Starlette's own handler answers as well, but the connection is then closed under the client's next request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; a reply that has begun can only be cut off."""
+        begun = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting)
+        except Exception as error:
+            if begun:
+                raise
+            _log.exception("%s %s failed", scope.get("method"), scope.get("path"))
+            body = _body(500, f"an unexpected {type(error).__name__}; see the server's log", None, "internal_error")
+            await JSONResponse(body, 500)(scope, receive, send)
 
 
 async def _ghost_error(request: Request, error: Exception) -> JSONResponse:
@@ -53,13 +83,6 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     code = _HTTP_CODES.get(error.status_code, "http_error")
     message = f"{request.method} {request.url.path}: {error.detail}"
     return JSONResponse(_body(error.status_code, message, None, code), error.status_code, error.headers)
-
-
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    """A bug. Its traceback goes to the log and not to the client."""
-    headers: Mapping[str, str] = {"x-request-id": request.state.request_id}  # no middleware runs out here
-    body = _body(500, f"an unexpected {type(error).__name__}; see the server's log", None, "internal_error")
-    return JSONResponse(body, 500, headers)
 
 
 def _body(status: int, message: str, param: str | None, code: str) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Worker:
         return len(turn.prompt or self.context.template(turn.messages))
 
     def _default_max_tokens(self, turn: Turn) -> int:
-        """What the context leaves, at most the configured default; at least 1, so that too long a prompt is refused as such.
+        """What the context leaves, at most the configured default; at least 1, so that too long a prompt is refused.
 
         What counts as prompt is what stands in every segment: where a policy flushes, earlier exchanges make room.
         """

@@ -1,0 +1,147 @@
+"""`ghostkv bench engine`: tokens per second at several batch sizes, and where the time of a step goes.
+
+The engine alone, on the calling thread: no server, no segments, KV ample. Prompts are distinct, so nothing is shared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from ghostkv.config import EngineConfig
+from ghostkv.engine.admission import Limits
+from ghostkv.engine.clock import MonotonicClock
+from ghostkv.engine.engine import Engine
+from ghostkv.engine.scheduler import Scheduler
+from ghostkv.kv.pool import BlockPool
+from ghostkv.model.load import LoadedModel, load_model, pool_bytes
+from ghostkv.model.ops import Ops
+from ghostkv.request import GenerationState, Sampling, SegmentRequest
+from ghostkv.residency import policy
+from ghostkv.step import BLOCK_TOKENS, StepPlan, StepResult
+from ghostkv.text.detokenizer import Detokenizer
+
+PARTS = ("gemm", "attention", "sampling", "scheduling", "rest")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What every cell runs: `prompt` tokens in, exactly `tokens` out, greedy, for each batch size in `sequences`."""
+
+    sequences: tuple[int, ...] = (1, 8, 32, 64, 128)
+    prompt: int = 64
+    tokens: int = 128
+    repeats: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One batch size: medians over the repeats."""
+
+    sequences: int
+    tokens_per_second: float  # output tokens over the whole run, prefill included
+    first_token_s: float  # until every sequence has its first token
+    shares: dict[
+        str, float
+    ]  # each of PARTS -> share of the run's wall time; `rest`: norms, rotary, activations, Python
+
+
+class OpTimer:
+    """Stands in for an `Ops` and adds up the seconds of each operator."""
+
+    def __init__(self, ops: Ops) -> None:
+        self.seconds: dict[str, float] = {}
+        self._ops = ops
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        operator = getattr(self._ops, name)
+
+        def timed(*arguments: object) -> object:
+            start = time.perf_counter()
+            result = operator(*arguments)
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            return result
+
+        setattr(self, name, timed)
+        return timed
+
+
+class RunTimer:
+    """Stands in for a runner and adds up what its results say."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._runner = model.runner
+        self.seconds = self.sampling_s = 0.0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Run `plan`."""
+        result = self._runner.run(plan)
+        self.seconds += result.seconds
+        self.sampling_s += result.sampling_s
+        return result
+
+
+def bench_engine(
+    path: Path, config: EngineConfig, workload: Workload, announce: Callable[[str], None] = lambda _: None
+) -> Iterator[Cell]:
+    """Measure one cell after the other, over a pool that holds the largest."""
+    timers: list[OpTimer] = []
+
+    def instrument(ops: Ops) -> Ops:
+        timers.append(OpTimer(ops))
+        return timers[0]  # type: ignore[return-value]  # it forwards every attribute
+
+    blocks = max(workload.sequences) * -(-(workload.prompt + workload.tokens) // BLOCK_TOKENS)
+    config = replace(config, kv_budget=pool_bytes(path, config, blocks))
+    model = load_model(path, config, announce, instrument)
+    _measure(model, config, timers[0], replace(workload, tokens=4), 2)  # compiles, and faults pages in
+    for sequences in workload.sequences:
+        runs = [_measure(model, config, timers[0], workload, sequences) for _ in range(workload.repeats)]
+        yield Cell(
+            sequences=sequences,
+            tokens_per_second=median(run.tokens_per_second for run in runs),
+            first_token_s=median(run.first_token_s for run in runs),
+            shares={part: median(run.shares[part] for run in runs) for part in PARTS},
+        )
+
+
+def prompts(count: int, length: int, vocab: int) -> list[tuple[int, ...]]:
+    """Distinct prompts of ordinary ids, the same for every engine that is compared."""
+    generator = np.random.default_rng(count)
+    return [tuple(generator.integers(1000, vocab - 1000, length).tolist()) for _ in range(count)]
+
+
+def _measure(model: LoadedModel, config: EngineConfig, ops: OpTimer, workload: Workload, sequences: int) -> Cell:
+    checkpoint = model.checkpoint
+    runner = RunTimer(model)
+    scheduler = Scheduler(
+        BlockPool(model.blocks), Limits.of(config, checkpoint.shape.context), Detokenizer(checkpoint.tokenizer)
+    )
+    engine = Engine(scheduler, runner, MonotonicClock())
+    ops.seconds.clear()
+    first: dict[str, float] = {}
+    generated = 0
+    start = time.perf_counter()
+    for index, prompt in enumerate(prompts(sequences, workload.prompt, checkpoint.shape.vocab)):
+        sampling = Sampling(temperature=0.0)
+        state = GenerationState()
+        engine.add(SegmentRequest(str(index), prompt, sampling, state, policy("full"), workload.tokens))
+    while not engine.idle:
+        for delta in engine.step():
+            first.setdefault(delta.request_id, time.perf_counter() - start)
+            generated += len(delta.tokens)
+    wall = time.perf_counter() - start
+    seconds = {
+        "gemm": ops.seconds["linear"],
+        "attention": ops.seconds["attend"],
+        "sampling": runner.sampling_s,
+        "scheduling": wall - runner.seconds,
+    }
+    seconds["rest"] = wall - sum(seconds.values())
+    shares = {part: value / wall for part, value in seconds.items()}
+    return Cell(sequences, generated / wall, max(first.values()), shares)

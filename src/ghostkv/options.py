@@ -1,0 +1,21 @@
+"""Options that several commands share: name, type and help, written once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ghostkv.config import EngineConfig
+
+DEFAULTS = EngineConfig()
+
+Model = Annotated[str, typer.Option(help="A known name (pulled if absent), a .gguf file or a Hugging Face directory.")]
+Residency = Annotated[str, typer.Option(help="Residency policy: segment or full.")]
+Budget = Annotated[str, typer.Option(help="Size of the KV pool, e.g. 96MiB.")]
+Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
+Threads = Annotated[int, typer.Option(min=0, help="Compute threads; 0: every core.")]
+Temperature = Annotated[float, typer.Option(help="0: always the most probable token.")]
+TopP = Annotated[float, typer.Option(help="Choose among the most probable tokens that make up this mass.")]
+Seed = Annotated[int | None, typer.Option(help="Makes the answer repeatable; absent: drawn at random.")]
+MaxTokens = Annotated[int, typer.Option(min=0, help="Longest answer; 0: what the context leaves, 4096 at most.")]

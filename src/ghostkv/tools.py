@@ -1,0 +1,116 @@
+"""The commands about machine and models: verify, models, bench. Heavy imports are inside them, as in `cli`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ghostkv.errors import ConfigError
+from ghostkv.options import DEFAULTS, Dtype, Model, Threads
+
+models = typer.Typer(no_args_is_help=True, help="Fetch, list and look into models.")
+bench = typer.Typer(no_args_is_help=True, help="Measure.")
+
+
+def verify(
+    model: Model = "smollm2",
+    again: Annotated[bool, typer.Option("--again", help="Measure although results are on disk.")] = False,  # noqa: FBT002
+    dtype: Dtype = DEFAULTS.dtype,
+    threads: Threads = DEFAULTS.threads,
+) -> None:
+    """Check that a row of a matrix product has the same bits in every batch, and print what was found."""
+    from ghostkv.launch import engine_config
+    from ghostkv.model.pull import resolve_model
+    from ghostkv.model.verify import verify_model
+    from ghostkv.tables import check_table
+    from ghostkv.terminal import Progress
+
+    with Progress() as progress:
+        path = resolve_model(model, progress)
+        report = verify_model(path, engine_config(dtype=dtype, threads=threads), progress, again=again)
+    Console().print(check_table(report))
+    print(f"{report.fresh} of {len(report.checks)} measured now, the others read from disk")
+
+
+@models.command("pull")
+def pull_model(name: Annotated[str, typer.Argument(help="A model known by name.")] = "smollm2") -> None:
+    """Download a model into the cache directory."""
+    from ghostkv.model.pull import pull
+    from ghostkv.terminal import Progress
+
+    with Progress() as progress:
+        path = pull(name, progress)
+    print(path)
+
+
+@models.command("list")
+def list_models() -> None:
+    """List the models known by name."""
+    from ghostkv.config import cache_dir
+    from ghostkv.model.pull import KNOWN
+    from ghostkv.tables import model_table
+
+    folder = cache_dir() / "models"
+    rows = [
+        (name, f"{known.package} {known.version}", known.licence, "here" if (folder / name).exists() else "not pulled")
+        for name, known in KNOWN.items()
+    ]
+    Console().print(model_table(rows))
+
+
+@models.command("inspect")
+def inspect(model: Annotated[str, typer.Argument(help="A known name or a path.")] = "smollm2") -> None:
+    """Print a model's sizes, what its KV costs, and how long it takes to load."""
+    from ghostkv.model.inspect import inspect_model
+    from ghostkv.model.pull import resolve_model
+    from ghostkv.tables import inspection_table
+    from ghostkv.terminal import Progress
+
+    with Progress() as progress:
+        progress(f"loading {model}")
+        found = inspect_model(resolve_model(model, progress))
+    Console().print(inspection_table(found))
+
+
+@bench.callback()
+def _bench() -> None:
+    """Measure."""
+
+
+@bench.command("engine")
+def bench_engine(
+    model: Model = "smollm2",
+    sequences: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8,32,64,128",
+    prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of each sequence.")] = 64,
+    tokens: Annotated[int, typer.Option(min=1, help="Output tokens of each sequence.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each batch size, of which the median counts.")] = 5,
+    dtype: Dtype = DEFAULTS.dtype,
+    threads: Threads = DEFAULTS.threads,
+) -> None:
+    """Tokens per second of the engine alone, and where the time of its steps goes."""
+    from ghostkv.bench.engine import PARTS, Workload
+    from ghostkv.bench.engine import bench_engine as measure
+    from ghostkv.launch import engine_config
+    from ghostkv.model.pull import resolve_model
+    from ghostkv.tables import bench_table
+    from ghostkv.terminal import Progress
+
+    workload = Workload(_sizes(sequences), prompt, tokens, repeats)
+    rows = []
+    with Progress() as progress:
+        path = resolve_model(model, progress)
+        for cell in measure(path, engine_config(dtype=dtype, threads=threads), workload, progress):
+            rows.append((cell.sequences, cell.tokens_per_second, cell.first_token_s, [cell.shares[p] for p in PARTS]))
+            progress(f"{cell.sequences} sequences: {cell.tokens_per_second:.0f} tokens/s")
+    Console().print(bench_table(PARTS, rows))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and int(part) for part in sizes):
+        raise ConfigError(f"--sequences {text!r} is not a list of batch sizes such as 1,8,32")
+    if max(map(int, sizes)) > DEFAULTS.max_sequences:
+        raise ConfigError(f"--sequences {text!r}: at most {DEFAULTS.max_sequences} run in one step")
+    return tuple(map(int, sizes))

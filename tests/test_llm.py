@@ -1,0 +1,143 @@
+"""The library's front door, over a small random model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ghostkv
+from checkpoints import write_hf_checkpoint
+from ghostkv import LLM, ConfigError, ContextLengthExceeded, EngineFault, InvalidRequest, Message
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hf_checkpoint(tmp_path_factory.mktemp("llm") / "tiny", context=1024)
+
+
+@pytest.fixture(scope="module")
+def llm(path: Path) -> Iterator[LLM]:
+    with LLM(str(path), kv_budget="2MiB", dtype="float32") as llm:
+        yield llm
+
+
+def test_generate_is_a_conversation_of_one_message(llm: LLM) -> None:
+    answers = [
+        llm.generate("hello", max_tokens=12, seed=1),
+        llm.chat([Message("user", "hello")], max_tokens=12, seed=1),
+        llm.chat([{"role": "user", "content": "hello"}], max_tokens=12, seed=1),
+    ]
+    assert len({answer.text for answer in answers}) == 1
+    assert str(answers[0]) == answers[0].text
+    assert "".join(llm.stream("hello", max_tokens=12, seed=1)) == answers[0].text
+    assert answers[0].completion_tokens == len(answers[0].tokens) == 12
+    assert (answers[0].finish_reason, answers[0].exact, len(answers[0].segments)) == ("length", True, 1)
+    assert llm.complete("hello", max_tokens=12, seed=1).text != answers[0].text
+
+
+def test_residency(llm: LLM) -> None:
+    segment = llm.generate("hello", max_tokens=400, temperature=0, ignore_eos=True)
+    full = llm.generate("hello", max_tokens=400, temperature=0, ignore_eos=True, residency="full")
+    assert len(segment.segments) > 1
+    assert not segment.exact
+    assert (len(full.segments), full.exact) == (1, True)
+    first = segment.segments[0].usage.generated_tokens
+    assert [token.id for token in full.tokens[:first]] == [token.id for token in segment.tokens[:first]]
+
+
+def test_absent_seeds_are_drawn(llm: LLM) -> None:
+    assert len({llm.generate("hello", max_tokens=16).text for _ in range(3)}) > 1
+
+
+def test_closing_an_iterator_cancels(llm: LLM) -> None:
+    pieces = llm.stream("hello", max_tokens=900, ignore_eos=True)
+    next(pieces)
+    pieces.close()  # type: ignore[attr-defined]
+    assert llm.generate("hello", max_tokens=2)
+    assert llm.worker.backend.stats.finished["cancelled"] == 1  # type: ignore[attr-defined]
+
+
+def test_several_threads(llm: LLM) -> None:
+    texts: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: texts.append(llm.generate("hello", max_tokens=20, seed=5).text))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(texts) == 6
+    assert len(set(texts)) == 1
+
+
+def test_refusals_name_the_option(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="temperature") as error:
+        llm.generate("hello", temperature=3.0)
+    assert error.value.param == "temperature"
+    with pytest.raises(InvalidRequest, match="empty"):
+        llm.complete("")
+    with pytest.raises(InvalidRequest, match="role"):
+        llm.chat([{"role": "user"}])
+    with pytest.raises(ContextLengthExceeded, match="1024"):
+        llm.generate("hello", max_tokens=1020, residency="full")
+    with pytest.raises(TypeError):
+        llm.generate("hello", colour="red")  # type: ignore[call-arg]
+
+
+def test_settings_that_cannot_work(path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a size"):
+        LLM(str(path), kv_budget="much")
+    with pytest.raises(ConfigError, match="residency 'segment' needs at least"):
+        LLM(str(path), kv_budget="64KiB")
+    with pytest.raises(ConfigError, match="threads"):
+        LLM(str(path), threads=-1)
+
+
+def test_after_close(path: Path) -> None:
+    llm = LLM(str(path), kv_budget="2MiB", dtype="float32")
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineFault, match="closed"):
+        llm.generate("hello", max_tokens=2)
+
+
+def test_closing_ends_what_runs(path: Path) -> None:
+    llm = LLM(str(path), kv_budget="2MiB", dtype="float32")
+    ends: list[object] = []
+
+    def ask() -> None:
+        try:
+            ends.append(llm.generate("hello", max_tokens=100_000, ignore_eos=True))
+        except EngineFault as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    llm.close()
+    for thread in threads:
+        thread.join(10)
+    assert [type(end) for end in ends] == [EngineFault] * 4
+
+
+def test_public_surface() -> None:
+    assert len(ghostkv.__all__) <= 15
+    assert all(getattr(ghostkv, name) is not None for name in ghostkv.__all__)
+    assert set(ghostkv.__all__) <= set(dir(ghostkv))
+    with pytest.raises(AttributeError):
+        _ = ghostkv.nothing
+
+
+def test_importing_the_package_or_the_command_line_is_light() -> None:
+    heavy = ("torch", "numba", "fastapi", "matplotlib")
+    code = f"import sys, ghostkv, ghostkv.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
