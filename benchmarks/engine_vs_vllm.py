@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,28 +28,40 @@ KV_BYTES = 1 << 30
 
 
 class Peer:
-    """A worker process."""
+    """A worker and its children in a process group of their own, stopped while it is not its turn (vLLM's poll)."""
 
-    def __init__(self, name: str, python: Path, script: str, model: Path) -> None:
+    def __init__(self, name: str, python: Path, script: str, model: Path, environment: dict[str, str]) -> None:
         self.name = name
         command = [str(python), str(WORKERS / script), str(model), str(KV_BYTES)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | environment,
+        )
         self.about: dict[str, Any] = self._read()["ready"]
+        self._signal(signal.SIGSTOP)
 
     def run(self, sequences: int, prompt: int, tokens: int) -> float:
         """Tokens per second."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         self._process.stdin.write(json.dumps({"sequences": sequences, "prompt": prompt, "tokens": tokens}) + "\n")
         self._process.stdin.flush()
         answer = self._read()
+        self._signal(signal.SIGSTOP)
         if answer["generated"] != sequences * tokens:
             raise SystemExit(f"{self.name} generated {answer['generated']} tokens, not {sequences * tokens}")
         return float(answer["generated"] / answer["seconds"])
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        os.killpg(self._process.pid, number)
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -56,6 +70,14 @@ class Peer:
             raise SystemExit(f"{self.name} ended with exit code {self._process.wait()}")
         found: dict[str, Any] = json.loads(line)
         return found
+
+
+def vllm_settings(python: Path) -> dict[str, str]:
+    """Every core for vLLM's kernels (by default it keeps one for its front end), and the OpenMP that it recommends."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    openmp = next(iter(python.parent.parent.glob("lib/libiomp5.so")), None)
+    preload = {"LD_PRELOAD": str(openmp)} if openmp else {}
+    return {"VLLM_CPU_OMP_THREADS_BIND": cores} | preload
 
 
 def main() -> None:
@@ -71,8 +93,10 @@ def main() -> None:
     exported = cache_dir() / "peers" / "smollm2-bf16"
     if not exported.exists():
         export_hf(open_checkpoint(model), exported)
-    ours = Peer("ghostkv", Path(sys.executable), "ghostkv_worker.py", model)
-    theirs = Peer("vllm", vllm_python(arguments.vllm_environment), "vllm_worker.py", exported)
+    ours = Peer("ghostkv", Path(sys.executable), "ghostkv_worker.py", model, {})
+    python = vllm_python(arguments.vllm_environment)
+    settings = vllm_settings(python)
+    theirs = Peer("vllm", python, "vllm_worker.py", exported, settings)
     for peer in (ours, theirs):
         peer.run(2, arguments.prompt, 8)
     rows: list[dict[str, object]] = []
@@ -92,7 +116,7 @@ def main() -> None:
             "pairs": [[round(a, 1), round(b, 1)] for a, b in pairs],
         }
         print(f"{sequences:>9} {row['ghostkv']:>9} {row['vllm']:>9} {row['ratio']:>6}", flush=True)
-        rows.append(row | {"ghostkv_config": ours.about, "vllm_config": theirs.about})
+        rows.append(row | {"ghostkv_config": ours.about, "vllm_config": theirs.about | {"environment": settings}})
     ours.close()
     theirs.close()
     print(f"written to {append('engine_vs_vllm', rows)}")

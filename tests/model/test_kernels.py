@@ -143,7 +143,7 @@ def test_attention(dtype: str, size: int, group: int) -> None:
         scratch[:] = np.nan
         kernels.attend(
             queries.reshape(-1), keys, values, tables.reshape(-1), 4, sequences, positions, output, scratch,
-            5, kv_heads, group, size, threads,
+            5, kv_heads, (0,) * group, size, threads,
         )  # fmt: skip
         found = read(output, (5, kv_heads, group, size))
         for row in range(5):
@@ -166,7 +166,7 @@ def test_attention_ignores_what_stands_behind_the_last_token() -> None:
         output = np.zeros(size, dtype=np.float32)
         scratch = kernels.attention_scratch(1, 1, size)
         query = np.ones(size, dtype=np.float32)
-        kernels.attend(query, keys, values, np.zeros(1, np.int32), 1, *arguments, output, scratch, 1, 1, 1, size, 1)
+        kernels.attend(query, keys, values, np.zeros(1, np.int32), 1, *arguments, output, scratch, 1, 1, (0,), size, 1)
         return output
 
     clean = attend()

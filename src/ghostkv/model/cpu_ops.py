@@ -32,6 +32,7 @@ class CPUOps:
         self._plans = plans
         self._product = product
         self._threads = threads
+        self._heads = (0,) * group
         self._scratch = kernels.attention_scratch(threads, group, shape.head_size)
         self._flat: dict[int, tuple[torch.Tensor, npt.NDArray[Any]]] = {}
 
@@ -116,7 +117,7 @@ class CPUOps:
             self._scratch,
             batch.rows,
             shape.kv_heads,
-            shape.heads // shape.kv_heads,
+            self._heads,
             shape.head_size,
             self._threads,
         )

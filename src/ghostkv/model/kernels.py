@@ -19,15 +19,23 @@ _NEGATIVE_INFINITY = np.float32(-np.inf)
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
 
-# Layout of one thread's attention scratch, in floats: running maximum and sum of each query head of the group, the
-# weights of one block, then the accumulators [group, head size].
-_MAXIMUM, _SUM, _WEIGHTS, _ACCUMULATORS = 0, 16, 32, 48
+# Layout of one thread's attention scratch, in floats: for each query head of the group the running maximum, the new
+# maximum, the scale from old to new and the running sum; then the weights of one block [group, 16] and the accumulators
+# [group, head size].
+_MAXIMUM, _NEW, _SCALE, _SUM, _WEIGHTS = 0, 16, 32, 48, 64
 MAX_GROUP = 16
+
+
+def _accumulators(group: int) -> int:
+    return _WEIGHTS + group * BLOCK_TOKENS
+
+
+_accumulators_at = njit(_accumulators)
 
 
 def attention_scratch(threads: int, group: int, head_size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Scratch for `attend`: [threads * floats per thread], float32. `group` is query heads per KV head, at most 16."""
-    return np.zeros(threads * (_ACCUMULATORS + group * head_size), dtype=np.float32)
+    return np.zeros(threads * (_accumulators(group) + group * head_size), dtype=np.float32)
 
 
 @njit(nogil=True, cache=True, inline="never")
@@ -40,39 +48,29 @@ def _attend_block(
     query: int,
     scratch: Any,
     at: int,
-    group: int,
+    heads: Any,
     size: int,
 ) -> None:
     """Fold `count` slots of one block into the running softmax of one query row's group (online softmax, Milakov 2018).
 
     keys hold [head size, slots] so that a score vector is a plain sum of products; values hold [slots, head size].
     """
+    group = len(heads)
+    v.dot_columns(keys, base, queries, query, size, heads, scratch, at + _WEIGHTS)
     for head in range(group):
-        q = query + head * size
-        s0 = v.splat(_ZERO)
-        s1 = v.splat(_ZERO)
-        s2 = v.splat(_ZERO)
-        s3 = v.splat(_ZERO)
-        for d in range(0, size, 4):  # four chains hide the latency of a fused multiply-add
-            k = base + d * BLOCK_TOKENS
-            s0 = v.fma(v.splat(queries[q + d]), v.load(keys, k), s0)
-            s1 = v.fma(v.splat(queries[q + d + 1]), v.load(keys, k + BLOCK_TOKENS), s1)
-            s2 = v.fma(v.splat(queries[q + d + 2]), v.load(keys, k + 2 * BLOCK_TOKENS), s2)
-            s3 = v.fma(v.splat(queries[q + d + 3]), v.load(keys, k + 3 * BLOCK_TOKENS), s3)
-        scores = v.keep_first(v.add(v.add(s0, s1), v.add(s2, s3)), count, _NEGATIVE_INFINITY)
-        old = scratch[at + _MAXIMUM + head]
-        new = max(old, v.lane_max(scores))
-        weights = v.exp(v.sub(scores, v.splat(new)))
-        scale = v.lane_max(v.exp(v.splat(old - new)))
-        scratch[at + _MAXIMUM + head] = new
-        scratch[at + _SUM + head] = scratch[at + _SUM + head] * scale + v.lane_sum(weights)
-        v.store(scratch, at + _WEIGHTS, weights)
-        for j in range(0, size, v.LANES):
-            a = at + _ACCUMULATORS + head * size + j
-            total = v.mul(v.load(scratch, a), v.splat(scale))
-            for t in range(count):
-                total = v.fma(v.splat(scratch[at + _WEIGHTS + t]), v.load(values, base + t * size + j), total)
-            v.store(scratch, a, total)
+        scores = v.keep_first(v.load(scratch, at + _WEIGHTS + head * BLOCK_TOKENS), count, _NEGATIVE_INFINITY)
+        scratch[at + _NEW + head] = max(scratch[at + _MAXIMUM + head], v.lane_max(scores))
+    new = v.load(scratch, at + _NEW)
+    v.store(scratch, at + _SCALE, v.exp(v.sub(v.load(scratch, at + _MAXIMUM), new)))
+    v.store(scratch, at + _MAXIMUM, new)
+    for head in range(group):
+        w = at + _WEIGHTS + head * BLOCK_TOKENS
+        scores = v.keep_first(v.load(scratch, w), count, _NEGATIVE_INFINITY)
+        weights = v.exp(v.sub(scores, v.splat(scratch[at + _NEW + head])))
+        scratch[at + _SUM + head] = scratch[at + _SUM + head] * scratch[at + _SCALE + head] + v.lane_sum(weights)
+        v.store(scratch, w, weights)
+    totals = at + _accumulators_at(group)
+    v.add_weighted_rows(values, base, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -88,37 +86,41 @@ def attend(
     scratch: Any,
     rows: int,
     kv_heads: int,
-    group: int,
+    heads: Any,
     size: int,
     threads: int,
 ) -> None:
     """Causal attention of each row over the pool blocks of its own table, blocks in order.
 
-    queries float32 [rows, kv_heads * group, size], already scaled; keys [blocks, kv_heads, size, 16] and values
-    [blocks, kv_heads, 16, size] of one layer; tables int32 [sequences, width]; output [rows, kv_heads * group, size].
+    heads is a tuple whose length is the number of query heads per KV head (compiled for each).
+    queries float32 [rows, kv_heads * len(heads), size], already scaled; keys [blocks, kv_heads, size, 16] and values
+    [blocks, kv_heads, 16, size] of one layer; tables int32 [sequences, width]; output like queries.
     """
-    floats = _ACCUMULATORS + group * size
+    group = len(heads)
+    accumulators = _accumulators_at(group)
+    floats = accumulators + group * size
     for thread in prange(threads):
         at = thread * floats
         for task in range(thread, rows * kv_heads, threads):
             row = task // kv_heads
             head = task % kv_heads
             query = (row * kv_heads + head) * group * size
-            for i in range(group):
-                scratch[at + _MAXIMUM + i] = _NEGATIVE_INFINITY
+            for i in range(BLOCK_TOKENS):
+                scratch[at + _MAXIMUM + i] = _NEGATIVE_INFINITY if i < group else _ZERO
+                scratch[at + _NEW + i] = _ZERO
                 scratch[at + _SUM + i] = _ZERO
             for i in range(group * size):
-                scratch[at + _ACCUMULATORS + i] = _ZERO
+                scratch[at + accumulators + i] = _ZERO
             visible = positions[row] + 1
             table = table_of_row[row] * width
             for block in range((visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS):
                 base = (np.int64(tables[table + block]) * kv_heads + head) * size * BLOCK_TOKENS
                 count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
-                _attend_block(keys, values, base, count, queries, query, scratch, at, group, size)
+                _attend_block(keys, values, base, count, queries, query, scratch, at, heads, size)
             for i in range(group):
                 share = v.splat(_ONE / scratch[at + _SUM + i])
                 for j in range(0, size, v.LANES):
-                    total = v.load(scratch, at + _ACCUMULATORS + i * size + j)
+                    total = v.load(scratch, at + accumulators + i * size + j)
                     v.store(output, query + i * size + j, v.mul(total, share))
 
 
