@@ -116,7 +116,7 @@ def main() -> None:
             "pairs": [[round(a, 1), round(b, 1)] for a, b in pairs],
         }
         print(f"{sequences:>9} {row['ghostkv']:>9} {row['vllm']:>9} {row['ratio']:>6}", flush=True)
-        rows.append(row | {"ghostkv_config": ours.about, "vllm_config": theirs.about | {"environment": settings}})
+        rows.append(row | {"ghostkv_config": ours.about, "vllm_config": theirs.about | {"environment": sorted(settings)}})
     ours.close()
     theirs.close()
     print(f"written to {append('engine_vs_vllm', rows)}")
