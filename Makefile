@@ -33,6 +33,7 @@ check: $(READY)
 	$(BIN)/deptry src
 
 peers: $(READY)
+	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/engine_vs_vllm.py
 
 clean:

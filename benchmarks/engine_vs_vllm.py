@@ -16,12 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from record import append
+from vllm_environment import vllm_python
+
 from ghostkv.config import cache_dir
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.export import export_hf
 from ghostkv.model.pull import resolve_model
-from record import append
-from vllm_environment import vllm_python
 
 WORKERS = Path(__file__).parent / "workers"
 KV_BYTES = 1 << 30
@@ -116,7 +117,9 @@ def main() -> None:
             "pairs": [[round(a, 1), round(b, 1)] for a, b in pairs],
         }
         print(f"{sequences:>9} {row['ghostkv']:>9} {row['vllm']:>9} {row['ratio']:>6}", flush=True)
-        rows.append(row | {"ghostkv_config": ours.about, "vllm_config": theirs.about | {"environment": sorted(settings)}})
+        rows.append(
+            row | {"ghostkv_config": ours.about, "vllm_config": theirs.about | {"environment": sorted(settings)}}
+        )
     ours.close()
     theirs.close()
     print(f"written to {append('engine_vs_vllm', rows)}")

@@ -1,4 +1,4 @@
-"""vLLM (CPU) as a peer: greedy, exactly `tokens` each, prefix caching on as by default. Arguments: HF directory, KV bytes.
+"""vLLM (CPU) as a peer: greedy, exactly `tokens` each, its defaults. Arguments: Hugging Face directory, KV bytes.
 
 Run by the peer's own interpreter; it imports nothing of ghostkv.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from protocol import serve
 from vllm import LLM, SamplingParams, __version__
+
+from protocol import serve
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def parse_bytes(text: str) -> int:
 
 
 def cache_dir() -> Path:
-    """Where pulled models, dequantised weights and self-check results are kept ($GHOSTKV_CACHE, else ~/.cache/ghostkv)."""
+    """Where pulled models, converted weights and self-checks are kept: $GHOSTKV_CACHE, else ~/.cache/ghostkv."""
     return Path(os.environ.get("GHOSTKV_CACHE") or Path.home() / ".cache" / "ghostkv")
 
 

@@ -64,8 +64,8 @@ Verdict = Continue | Boundary | Stop
 class Rule(Protocol):
     """One condition on the token stream.
 
-    A rule is a frozen value, so a rule that counts or matches returns its successor. That is what lets a request hand its
-    rules to the next one, and lets rejected speculative tokens cost nothing.
+    A rule is a frozen value, so a rule that counts or matches returns its successor. That is what lets a request hand
+    its rules to the next one, and lets rejected speculative tokens cost nothing.
     """
 
     @property
@@ -144,7 +144,10 @@ class Residency(Protocol):
         ...
 
     def at_boundary(self, view: BoundaryView) -> Decision:
-        """Keep or flush. Keeping a request whose reservation is used up needs `extend`; where that fails it is flushed."""
+        """Keep or flush.
+
+        Keeping a request whose reservation is used up needs `extend`; where that fails it is flushed.
+        """
         ...
 
 

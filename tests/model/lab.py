@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.engine import Engine

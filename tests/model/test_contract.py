@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
 from checkpoints import write_hf_checkpoint
 from ghostkv.errors import ModelError
 from ghostkv.model.gemm import Linear, Product, product
@@ -19,25 +21,35 @@ TEXT = (
 )
 SEEDED = Sampling(temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1)
 
-ODD_SHAPES = {
+ODD_SHAPES: dict[str, dict[str, Any]] = {
     "odd": {"hidden": 72, "heads": 3, "kv_heads": 3, "intermediate": 100, "layers": 3},
     "wide": {"hidden": 200, "heads": 5, "kv_heads": 1, "intermediate": 1100, "layers": 2, "head_size": 128},
 }
 
 
-@pytest.fixture(scope="module", params=["smollm2", "odd", "wide"])
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if request.param == "smollm2":
-        found: Path = request.getfixturevalue("smollm2_path")
-        return found
-    return write_hf_checkpoint(tmp_path_factory.mktemp("odd") / request.param, **ODD_SHAPES[request.param])
+# The real model is checked in its serving dtype, float32 on the small ones.
+MODELS = [
+    ("smollm2", torch.bfloat16),
+    *((name, dtype) for name in ODD_SHAPES for dtype in (torch.bfloat16, torch.float32)),
+]
 
 
-@pytest.fixture(scope="module", params=[torch.bfloat16, torch.float32], ids=["bf16", "f32"])
-def lab(path: Path, request: pytest.FixtureRequest) -> Lab:
-    if path.suffix == ".gguf" and request.param is torch.float32:
-        pytest.skip("the real model is checked in its serving dtype; float32 on the small ones")
-    return Lab(path, request.param)
+@pytest.fixture(scope="module", params=MODELS, ids=lambda param: f"{param[0]}-{param[1]}".replace("torch.", ""))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.dtype]:
+    name, dtype = request.param
+    if name == "smollm2":
+        return request.getfixturevalue("smollm2_path"), dtype
+    return write_hf_checkpoint(tmp_path_factory.mktemp("odd") / name, **ODD_SHAPES[name]), dtype
+
+
+@pytest.fixture(scope="module")
+def path(model: tuple[Path, torch.dtype]) -> Path:
+    return model[0]
+
+
+@pytest.fixture(scope="module")
+def lab(model: tuple[Path, torch.dtype]) -> Lab:
+    return Lab(*model)
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +146,10 @@ def small_counts_differ(x: torch.Tensor, linear: Linear) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("library", [large_counts_differ, small_counts_differ])
-def test_the_forced_fallback_keeps_the_contract(path: Path, tmp_path: Path, library: Product) -> None:
-    lab = Lab(path, torch.bfloat16, product=library, cache=tmp_path)
+def test_the_forced_fallback_keeps_the_contract(
+    model: tuple[Path, torch.dtype], tmp_path: Path, library: Product
+) -> None:
+    lab = Lab(*model, product=library, cache=tmp_path)
     for check in lab.check.checks:
         assert check.differing
         if library is large_counts_differ:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+
 from ghostkv.model import kernels
 
 Array = npt.NDArray[Any]
@@ -25,8 +26,10 @@ def stored(x: Array, dtype: str) -> tuple[Array, Array]:
 
 def read(flat: Array, shape: tuple[int, ...]) -> Array:
     if flat.dtype == np.uint16:
-        return torch.from_numpy(flat.copy()).view(torch.bfloat16).double().numpy().reshape(shape)
-    return flat.astype(np.float64).reshape(shape)
+        wide: Array = torch.from_numpy(flat.copy()).view(torch.bfloat16).double().numpy()
+        return wide.reshape(shape)
+    narrow: Array = flat.astype(np.float64)
+    return narrow.reshape(shape)
 
 
 def empty(count: int, dtype: str) -> Array:
@@ -53,7 +56,8 @@ def test_norms(dtype: str, width: int, threads: int) -> None:
 
     def norm64(x: Array) -> Array:
         x = x.astype(np.float64)
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight64
+        normed: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight64
+        return normed
 
     rows = np.array([4, 0, 6])
     kernels.norm(residual.reshape(-1), rows, weight, output, 3, width, 1e-5, threads)

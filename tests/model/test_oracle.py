@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from checkpoints import write_hf_checkpoint
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.export import export_hf
+from ghostkv.model.threads import compute
 from ghostkv.request import Message
 from ghostkv.text.template import ChatTemplate
-from ghostkv.model.threads import compute
 from model.lab import Lab, request
-from transformers import AutoModelForCausalLM
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -76,7 +78,10 @@ def reference(smollm2_path: Path, exported: Path) -> Model:
 
 
 def greedy_agrees(lab: Lab, model: Model, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-    """Our greedy ids, checked: each is the oracle's argmax given the same prefix, or the oracle's two best are 1e-4 close."""
+    """Our greedy ids, checked.
+
+    Each is the oracle's argmax given the same prefix, or the oracle's two best are 1e-4 close.
+    """
     run = lab.engine(blocks=512).run(request(str(i), ids, tokens) for i, ids in enumerate(prompts))
     for i, prompt in enumerate(prompts):
         ids = prompt + run.ids[str(i)]
@@ -133,7 +138,7 @@ def kl(truth: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         {"hidden": 64, "heads": 16, "kv_heads": 1, "intermediate": 48, "seed": 5},
     ],
 )
-def test_random_checkpoints_of_odd_sizes(sizes: dict[str, int], tmp_path: Path) -> None:
+def test_random_checkpoints_of_odd_sizes(sizes: dict[str, Any], tmp_path: Path) -> None:
     path = write_hf_checkpoint(tmp_path / "model", **sizes)
     generator = np.random.default_rng(0)
     lab = Lab(path, torch.float32)

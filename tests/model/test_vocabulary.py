@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ghostkv.model import vocabulary
 from ghostkv.model.sampler import Sampler, adjust
 from ghostkv.request import Sampling
 from ghostkv.step import Draw
-from hypothesis import given
-from hypothesis import strategies as st
 
 Row = npt.NDArray[np.float32]
 

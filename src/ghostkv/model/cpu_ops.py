@@ -1,4 +1,7 @@
-"""The operators on the CPU: checked matrix products and one compiled routine per row. This is where the numeric contract is kept."""
+"""The operators on the CPU.
+
+Checked matrix products and one compiled routine per row. This is where the numeric contract is kept.
+"""
 
 from __future__ import annotations
 

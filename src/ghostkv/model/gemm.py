@@ -1,8 +1,8 @@
 """Matrix products whose rows do not depend on how many rows there are.
 
-A GEMM library may take another path for another row count and then give other bits for the same row. So a product is only
-ever called with row counts from a short list (others are padded up), every count of the list is checked at start-up, and
-counts that fail are left out. Where the large counts fail too, products run in tiles of one fixed size.
+A GEMM library may take another path for another row count and then give other bits for the same row. So a product is
+only ever called with row counts from a short list (others are padded up), every count of the list is checked at
+start-up, and counts that fail are left out. Where the large counts fail too, products run in tiles of one fixed size.
 
 Not here: the activations between products (`kernels.py`).
 """
@@ -57,7 +57,8 @@ def product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
 
 
 def _packs_bfloat16() -> bool:
-    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def row_counts(limit: int, outputs: int) -> list[int]:
@@ -109,8 +110,8 @@ class GemmCheck:
 def check_shape(name: str, linear: Linear, limit: int, threads: int, product: Product) -> GemmCheck:
     """Choose the plan for products with `linear` of up to `limit` rows, by trial.
 
-    Every row count is compared, on CHECK_ROWS random rows at drifting positions among hostile neighbours, with a canonical
-    product by one thread: so plans found for different thread counts agree as well. Uses `threads` torch threads.
+    Every row count is compared, on CHECK_ROWS random rows at drifting positions among hostile neighbours, with a
+    canonical product by one thread: so plans found for different thread counts agree as well. Uses `threads` threads.
 
     Raises:
         ModelError: not even fixed tiles give a row the same bits everywhere.
@@ -127,8 +128,8 @@ def check_shape(name: str, linear: Linear, limit: int, threads: int, product: Pr
         plan = _tiled_plan(product, counts, x, linear, threads)
     if plan is None:
         raise ModelError(
-            f"products of shape {linear.outputs} x {linear.inputs} ({name}) give a row other bits in other batches, even in tiles of "
-            f"fixed size: this build of torch cannot keep the numeric contract"
+            f"products of shape {linear.outputs} x {linear.inputs} ({name}) give a row other bits in other "
+            f"batches, even in tiles of fixed size: this build of torch cannot keep the numeric contract"
         )
     dtype = str(linear.dtype).removeprefix("torch.")
     return GemmCheck(name, linear.outputs, linear.inputs, dtype, threads, CHECK_ROWS * len(counts), differing, plan)
@@ -158,7 +159,7 @@ def _canonical(product: Product, plan: GemmPlan, x: torch.Tensor, linear: Linear
 def _differing_rows(
     product: Product, plan: GemmPlan, rows: int, x: torch.Tensor, linear: Linear, expected: torch.Tensor
 ) -> int:
-    """Rows of x that come out unlike `expected` in batches of `rows`; every other batch is half filled with hostile rows."""
+    """Rows of x that come out unlike `expected` in batches of `rows`; every other batch is half hostile rows."""
     padded = plan.padded(rows)
     hostile = torch.tensor([float("nan"), float("inf"), torch.finfo(x.dtype).max, 0.0], dtype=x.dtype)
     neighbours = hostile[torch.arange(padded) % 4].unsqueeze(1).expand(padded, x.shape[1])

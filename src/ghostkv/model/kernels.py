@@ -1,8 +1,8 @@
-"""The CPU routines between the matrix products: one row, or one (query row, KV head), computed the same way in every batch.
+"""The CPU routines between the matrix products: each row is computed the same way in every batch.
 
-Every array is flat; rows are contiguous. uint16 arrays hold bfloat16, and each routine also takes float32. Work is dealt to
-threads by stride, so a row's bits depend on neither the batch nor the number of threads. Callers hold the compute lock
-(`model/threads.py`): Numba's fallback threading layer must not be entered twice.
+Every array is flat; rows are contiguous. uint16 arrays hold bfloat16, and each routine also takes float32. Work is
+dealt to threads by stride, so a row's bits depend on neither the batch nor the number of threads. Callers hold the
+compute lock (`model/threads.py`): Numba's fallback threading layer must not be entered twice.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def rotate_and_write(
     scale: float,
     threads: int,
 ) -> None:
-    """Split fused projections, rotate queries and keys (RoPE, half-split pairs), write keys and values into their slots.
+    """Split fused projections, rotate queries and keys (RoPE, half-split pairs), write keys and values to slots.
 
     qkv [rows, (heads + 2 kv_heads) * size]; queries out, float32, multiplied by `scale`; slots int64 [rows] =
     block * 16 + offset; cosines and sines float32 [context, size / 2].

@@ -1,4 +1,7 @@
-"""The Llama architecture: RMSNorm, rotary attention with grouped KV heads, SwiGLU. One layer reads as its definition."""
+"""The Llama architecture.
+
+RMSNorm, rotary attention with grouped KV heads, SwiGLU. One layer reads as its definition.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ class Llama:
         }
 
     def forward(self, batch: Batch, kv: KVTensors, buffers: Buffers, ops: Ops) -> None:
-        """Compute every row and write its KV; leaves norm(residual) of the rows in `batch.heads` in `buffers.normed`."""
+        """Compute every row and write its KV.
+
+        Leaves norm(residual) of the rows in `batch.heads` in `buffers.normed`.
+        """
         b, shape, rows, epsilon = buffers, self.shape, batch.rows, self.shape.norm_eps
         ops.embed(torch.from_numpy(batch.ids), self.embedding, b.residual, rows)
         delta: torch.Tensor | None = None
@@ -105,7 +111,10 @@ class Llama:
 
 
 def rope_tables(shape: ModelShape, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines, float32 [context, head_size / 2]: angle(p, i) = p * theta**(-2i / head_size) (RoFormer, eq. 15)."""
+    """Cosines and sines, float32 [context, head_size / 2].
+
+    Angle(p, i) = p * theta**(-2i / head_size) (RoFormer, eq. 15).
+    """
     exponents = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
     angles = torch.outer(torch.arange(shape.context, dtype=torch.float64), shape.rope_theta**-exponents)
     return angles.cos().float().to(device), angles.sin().float().to(device)

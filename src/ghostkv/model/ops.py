@@ -1,8 +1,10 @@
-"""The operators that an architecture is written in. Two implementations: `cpu_ops` (Numba and checked products, the numeric
-contract) and `torch_ops` (plain torch: the reference, and what other devices run).
+"""The operators that an architecture is written in.
 
-All tensors are flat or row-major; `rows` says how many leading rows count. The residual stream is float32, everything else
-has the model's dtype.
+Two implementations: `cpu_ops` (Numba and checked products, the numeric contract) and `torch_ops` (plain torch: the
+reference, and what other devices run).
+
+All tensors are flat or row-major; `rows` says how many leading rows count. The residual stream is float32, everything
+else has the model's dtype.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class Ops(Protocol):
         rope: tuple[torch.Tensor, torch.Tensor],
         shape: ModelShape,
     ) -> None:
-        """Split qkv, rotate queries (scaled by head_size**-0.5, float32) and keys, write keys and values into the pool."""
+        """Split qkv, rotate queries (scaled by head_size**-0.5, float32) and keys, write keys and values."""
         ...
 
     def attend(

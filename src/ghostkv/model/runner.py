@@ -51,11 +51,17 @@ class ModelRunner:
         return StepResult(tokens, end - start, end - computed)
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
-        """Logits [rows with a draw, vocabulary] of the plan, valid until the next call. Call under `threads.compute`."""
+        """Logits [rows with a draw, vocabulary] of the plan, valid until the next call.
+
+        Call under `threads.compute`.
+        """
         return self._logits_of(Batch.of(plan))
 
     def score(self, ids: Sequence[int], start: int, table: BlockTable) -> list[float]:
-        """Natural log-probability of each of ids[start:] given all before it (start >= 1); writes their KV to `table`."""
+        """Natural log-probability of each of ids[start:] given all before it (start >= 1).
+
+        Writes their KV to `table`.
+        """
         found: list[float] = []
         with compute(self._limits.threads):
             for at, logits in self.teacher_forced(ids[:-1], start - 1, table):
@@ -64,9 +70,7 @@ class ModelRunner:
         return found
 
     def teacher_forced(self, ids: Sequence[int], start: int, table: BlockTable) -> Iterator[tuple[int, torch.Tensor]]:
-        """(position of the first row, logits) for the positions of `ids` from `start` on, in pieces; each is valid until
-        the next. Call under `threads.compute`.
-        """
+        """Logits of positions `start` on, as (first position, rows), in pieces. Call under `threads.compute`."""
         chunk = min(self._limits.sequences, self._limits.rows)
         for at in range(0, len(ids), chunk):
             row = Row("score", tuple(ids[at : at + chunk]), at, table, None)

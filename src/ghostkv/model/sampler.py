@@ -71,8 +71,8 @@ class Sampler:
 def adjust(scores: Scores, draw: Draw) -> None:
     """Apply penalties, logit bias and masks to `scores` [vocabulary], in place.
 
-    Repetition penalty (Keskar 2019, CTRL): positive logits of seen ids are divided, negative ones multiplied. Presence and
-    frequency penalties (OpenAI): logit -= presence + frequency * count, over the output alone.
+    Repetition penalty (Keskar 2019, CTRL): positive logits of seen ids are divided, negative ones multiplied. Presence
+    and frequency penalties (OpenAI): logit -= presence + frequency * count, over the output alone.
     """
     sampling = draw.sampling
     counts = draw.counts or {}

@@ -1,6 +1,7 @@
 """The start-up self-check: which row counts give every row the same bits here, per product shape and thread count.
 
-Results are kept on disk per build, processor, shape and thread count, so a machine pays once. `ghostkv verify` prints them.
+Results are kept on disk per build, processor, shape and thread count, so a machine pays once. `ghostkv verify` prints
+them.
 """
 
 from __future__ import annotations

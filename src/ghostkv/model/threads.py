@@ -1,7 +1,7 @@
 """One process-wide lock around compute, and the thread counts it runs with.
 
-Numba's fallback threading layer aborts when two threads enter parallel code at once, and torch's thread count is global, so
-two engines in one process take turns.
+Numba's fallback threading layer aborts when two threads enter parallel code at once, and torch's thread count is
+global, so two engines in one process take turns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A 16-lane float32 vector for Numba, so that kernels state their SIMD shape and summation order themselves.
 
-LLVM lowers it to one AVX-512 register, two AVX2 or four NEON registers. Nothing here is reassociated: a sum over lanes is a
-fixed tree, `fma` rounds once. Arrays are one-dimensional; offsets count elements. uint16 arrays hold bfloat16.
+LLVM lowers it to one AVX-512 register, two AVX2 or four NEON registers. Nothing here is reassociated: a sum over lanes
+is a fixed tree, `fma` rounds once. Arrays are one-dimensional; offsets count elements. uint16 arrays hold bfloat16.
 """
 
 from __future__ import annotations

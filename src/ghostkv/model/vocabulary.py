@@ -1,7 +1,7 @@
 """Compiled reductions over one row of logits: argmax, log-sum, thresholds, inverse-CDF draw. One row each, never split.
 
-Logits and scores are float32 rows, or bfloat16 held in uint16. Sums are float64 in vocabulary order, so that a draw depends on
-the row alone.
+Logits and scores are float32 rows, or bfloat16 held in uint16. Sums are float64 in vocabulary order, so that a draw
+depends on the row alone.
 """
 
 from __future__ import annotations

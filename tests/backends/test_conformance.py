@@ -1,0 +1,131 @@
+"""What every backend owes the continuity loop: ghostkv's own engine, and the fake that stands in for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import FakeBackend
+from ghostkv.backends.base import Backend
+from ghostkv.backends.embedded import EmbeddedBackend
+from ghostkv.config import EngineConfig
+from ghostkv.errors import ContextLengthExceeded, EngineFault, InvalidRequest
+from ghostkv.protocol.rules import EndOfSequence, FixedBoundary, StopStrings
+from ghostkv.request import Delta, FinishReason, GenerationState, Rule, Sampling, SegmentRequest
+from ghostkv.residency import policy
+
+CONFIG = EngineConfig(dtype="float32", kv_budget=2 * 2**20, max_sequences=8, step_tokens=32)
+
+
+@pytest.fixture(scope="module")
+def embedded(small_hf: Path) -> Iterator[EmbeddedBackend]:
+    backend = EmbeddedBackend.load(small_hf, CONFIG)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(params=["embedded", "fake"])
+def backend(request: pytest.FixtureRequest, embedded: EmbeddedBackend) -> Backend:
+    return embedded if request.param == "embedded" else FakeBackend(["one ", "two ", "three. "])
+
+
+def segment(tokens: int = 20, rules: tuple[Rule, ...] = (), residency: str = "full") -> SegmentRequest:
+    sampling = Sampling(temperature=0.0, logprobs=0)
+    state = GenerationState(rules=rules)
+    return SegmentRequest("a", tuple(range(40, 80)), sampling, state, policy(residency), tokens)
+
+
+def collect(backend: Backend, request: SegmentRequest) -> list[Delta]:
+    async def run() -> list[Delta]:
+        return [delta async for delta in backend.generate(request)]
+
+    return asyncio.run(run())
+
+
+def test_the_last_delta_and_only_it_has_the_finish(backend: Backend) -> None:
+    deltas = collect(backend, segment())
+    finishes = [delta.finish for delta in deltas]
+    assert finishes[-1] is not None and not any(finishes[:-1])
+    assert finishes[-1].reason is FinishReason.LENGTH
+    tokens = [token for delta in deltas for token in delta.tokens]
+    assert len(tokens) == 20 == finishes[-1].usage.generated_tokens == finishes[-1].state.emitted
+    assert all(token.logprob is not None for token in tokens)
+    assert finishes[-1].usage.prompt_tokens == 40
+
+
+def test_a_flush_and_its_state_continue_the_text(backend: Backend) -> None:
+    whole = collect(backend, segment(20, (FixedBoundary(100),)))
+    first = collect(backend, segment(20, (FixedBoundary(8),), "segment"))
+    finish = first[-1].finish
+    assert finish is not None and finish.reason is FinishReason.FLUSH and finish.state.emitted == 8
+    seen = [token.id for delta in first for token in delta.tokens]
+    assert seen == [token.id for delta in whole for token in delta.tokens][:8]
+    following = replace(
+        segment(12), id="b", prompt=(*segment().prompt, *seen), state=finish.state, residency=policy("full")
+    )
+    rest = collect(backend, following)
+    assert "".join(d.text for d in first + rest) == "".join(d.text for d in whole)
+
+
+def test_rules_stop_it(backend: Backend) -> None:
+    plain = collect(backend, segment())
+    third = [token.id for delta in plain for token in delta.tokens][2]
+    at = [token.id for delta in plain for token in delta.tokens].index(third)
+    ended = collect(backend, segment(20, (EndOfSequence(frozenset({third})),)))
+    assert ended[-1].finish is not None and ended[-1].finish.reason is FinishReason.STOP
+    assert ended[-1].finish.usage.generated_tokens == at + 1
+    text = "".join(delta.text for delta in plain)
+    stopped = collect(backend, segment(20, (StopStrings.of((text[2:5],)),)))
+    assert "".join(delta.text for delta in stopped) == text[: text.find(text[2:5])]
+
+
+def test_a_closed_iterator_leaves_nothing_behind(backend: Backend) -> None:
+    async def leave_early() -> None:
+        stream: Any = backend.generate(segment(400))
+        async for _ in stream:
+            break
+        await stream.aclose()
+        async for delta in backend.generate(segment(3)):  # the same id is free again
+            assert delta.finish is None or delta.finish.reason is FinishReason.LENGTH
+
+    asyncio.run(leave_early())
+
+
+def test_cancelling_an_unknown_request_is_nothing(backend: Backend) -> None:
+    backend.cancel("nobody")
+    assert collect(backend, segment(2))[-1].finish is not None
+
+
+def test_a_segment_that_can_never_fit_is_refused(embedded: EmbeddedBackend) -> None:
+    with pytest.raises(ContextLengthExceeded, match=r"length is 512 tokens, but the request needs 640 "):
+        collect(embedded, segment(600))
+    assert embedded.stats.refused >= 1
+
+
+def test_scores_are_the_log_probabilities_of_decoding(embedded: EmbeddedBackend) -> None:
+    tokens = [token for delta in collect(embedded, segment(20)) for token in delta.tokens]
+    ids = [*segment().prompt, *(token.id for token in tokens)]
+    scores = asyncio.run(embedded.score(ids, 40))
+    assert scores == [token.logprob for token in tokens]
+    assert asyncio.run(embedded.score(ids, 1))[39:] == scores
+
+
+def test_scoring_outside_the_text_is_refused(embedded: EmbeddedBackend) -> None:
+    for start in (0, 3, 9):
+        with pytest.raises(InvalidRequest, match="scoring starts"):
+            asyncio.run(embedded.score([1, 2, 3], start))
+    with pytest.raises(ContextLengthExceeded):
+        asyncio.run(embedded.score([1] * 600, 5))
+
+
+def test_after_close_every_request_is_answered(small_hf: Path) -> None:
+    backend = EmbeddedBackend.load(small_hf, CONFIG)
+    backend.close()
+    assert not backend.healthy
+    with pytest.raises(EngineFault):
+        collect(backend, segment())

@@ -1,0 +1,39 @@
+"""The plain torch operators and the compiled ones run the same model; other devices take the former."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ghostkv.model.kv_tensors import KVTensors
+from ghostkv.model.runner import ModelRunner, RunnerLimits
+from ghostkv.model.threads import compute
+from ghostkv.model.torch_ops import TorchOps
+from ghostkv.step import Draw, Row, StepPlan
+from model.lab import GREEDY, ROWS, SEQUENCES, Lab
+
+
+def test_both_give_the_same_logits(small_hf: Path) -> None:
+    lab = Lab(small_hf, torch.float32)
+    draw = Draw(GREEDY, 0.0)
+    tables = [np.arange(8, dtype=np.int32), np.arange(8, 16, dtype=np.int32)]
+    both = tables[1], draw
+    ids = np.random.default_rng(0).integers(0, lab.shape.vocab, (2, 60)).tolist()
+    plans = [
+        StepPlan(
+            0, 0.0, (Row("a", tuple(ids[0][:40]), 0, tables[0], draw), Row("b", tuple(ids[1]), 0, tables[1], draw))
+        ),
+        StepPlan(1, 0.0, (Row("a", tuple(ids[0][40:]), 40, tables[0], draw),)),
+        StepPlan(2, 0.0, (Row("a", (7,), 60, tables[0], draw), Row("b", (9,), 60, *both))),
+    ]
+    found = []
+    for ops in (lab.ops, TorchOps()):
+        kv = KVTensors(lab.shape, 16, torch.float32, torch.device("cpu"))
+        runner = ModelRunner(lab.model, kv, ops, RunnerLimits(ROWS, SEQUENCES, 2))
+        with compute(2):
+            found.append([runner.forward(plan).clone() for plan in plans])
+    for ours, reference in zip(*found, strict=True):
+        assert ours.shape == reference.shape
+        assert (ours - reference).abs().max() < 1e-4 * reference.abs().max()
