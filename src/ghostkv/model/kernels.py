@@ -25,6 +25,8 @@ _ONE = np.float32(1.0)
 _MAXIMUM, _NEW, _SCALE, _SUM, _WEIGHTS = 0, 16, 32, 48, 64
 MAX_GROUP = 16
 
+_PREFETCH = 2  # blocks ahead: one is not enough to hide a memory access, three gain nothing more
+
 
 def _accumulators(group: int) -> int:
     return _WEIGHTS + group * BLOCK_TOKENS
@@ -43,6 +45,7 @@ def _attend_block(
     keys: Any,
     values: Any,
     base: int,
+    ahead: int,
     count: int,
     queries: Any,
     query: int,
@@ -54,9 +57,10 @@ def _attend_block(
     """Fold `count` slots of one block into the running softmax of one query row's group (online softmax, Milakov 2018).
 
     keys hold [head size, slots] so that a score vector is a plain sum of products; values hold [slots, head size].
+    The block to bring near meanwhile is `ahead` elements further on.
     """
     group = len(heads)
-    v.dot_columns(keys, base, queries, query, size, heads, scratch, at + _WEIGHTS)
+    v.dot_columns(keys, base, ahead, queries, query, size, heads, scratch, at + _WEIGHTS)
     for head in range(group):
         scores = v.keep_first(v.load(scratch, at + _WEIGHTS + head * BLOCK_TOKENS), count, _NEGATIVE_INFINITY)
         scratch[at + _NEW + head] = max(scratch[at + _MAXIMUM + head], v.lane_max(scores))
@@ -70,7 +74,7 @@ def _attend_block(
         scratch[at + _SUM + head] = scratch[at + _SUM + head] * scratch[at + _SCALE + head] + v.lane_sum(weights)
         v.store(scratch, w, weights)
     totals = at + _accumulators_at(group)
-    v.add_weighted_rows(values, base, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
+    v.add_weighted_rows(values, base, ahead, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -113,10 +117,13 @@ def attend(
                 scratch[at + accumulators + i] = _ZERO
             visible = positions[row] + 1
             table = table_of_row[row] * width
-            for block in range((visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS):
+            blocks = (visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+            for block in range(blocks):
                 base = (np.int64(tables[table + block]) * kv_heads + head) * size * BLOCK_TOKENS
+                following = np.int64(tables[table + min(block + _PREFETCH, blocks - 1)])
+                ahead = (following * kv_heads + head) * size * BLOCK_TOKENS - base
                 count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
-                _attend_block(keys, values, base, count, queries, query, scratch, at, heads, size)
+                _attend_block(keys, values, base, ahead, count, queries, query, scratch, at, heads, size)
             for i in range(group):
                 share = v.splat(_ONE / scratch[at + _SUM + i])
                 for j in range(0, size, v.LANES):

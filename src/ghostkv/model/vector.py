@@ -283,6 +283,14 @@ def exp(typingctx: Any, value: Any) -> Any:
     return vec16(vec16), generate
 
 
+def _prefetch(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> None:
+    """Ask for the cache line of array[offset] to be brought near; never faults."""
+    pointer = _pointer(context, builder, array_type, array, offset, ir.IntType(8))
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])  # a read, kept in every cache level
+
+
 def _chains(heads: int) -> int:
     """Independent sums per head, a power of two: about 16 in flight hide the latency of a multiply-add."""
     return 4 if heads <= 4 else 2 if heads <= 8 else 1
@@ -290,31 +298,42 @@ def _chains(heads: int) -> int:
 
 @intrinsic
 def dot_columns(
-    typingctx: Any, columns: Any, base: Any, queries: Any, query: Any, size: Any, heads: Any, out: Any, at: Any
+    typingctx: Any,
+    columns: Any,
+    base: Any,
+    ahead: Any,
+    queries: Any,
+    query: Any,
+    size: Any,
+    heads: Any,
+    out: Any,
+    at: Any,
 ) -> Any:
     """Products of a group of vectors with 16 columns, each column read and widened once for the whole group.
 
     For each head h of the tuple `heads` (its length is what counts): lanes out[at + 16 h : + 16] =
     sum over d < size of queries[query + h * size + d] * columns[base + 16 d : + 16]. `size` is a multiple of 4.
+    Meanwhile the columns that start `ahead` elements further on are brought near: all at once would stall.
     """
     group = len(heads)
     chains = _chains(group)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        column_type, query_type, out_type = signature.args[0], signature.args[2], signature.args[6]
+        column_type, query_type, out_type = signature.args[0], signature.args[3], signature.args[7]
         one = ir.IntType(64)
         sums = [[cgutils.alloca_once_value(builder, _floats(0.0)) for _ in range(chains)] for _ in range(group)]
-        steps = builder.udiv(args[4], one(chains))
+        steps = builder.udiv(args[5], one(chains))
         with cgutils.for_range(builder, steps) as loop:
             first = builder.mul(loop.index, one(chains))
             for chain in range(chains):
                 d = builder.add(first, one(chain))
                 offset = builder.add(args[1], builder.mul(d, one(LANES)))
                 pointer = _pointer(context, builder, column_type, args[0], offset, _lane_vector(column_type))
+                _prefetch(context, builder, column_type, args[0], builder.add(offset, args[2]))
                 column = _to_float(builder, builder.load(pointer, align=2 if column_type.dtype == types.uint16 else 4))
                 for head in range(group):
-                    position = builder.add(builder.add(args[3], builder.mul(args[4], one(head))), d)
-                    scalar = builder.load(_pointer(context, builder, query_type, args[2], position, _F32))
+                    position = builder.add(builder.add(args[4], builder.mul(args[5], one(head))), d)
+                    scalar = builder.load(_pointer(context, builder, query_type, args[3], position, _F32))
                     total = sums[head][chain]
                     product = [_broadcast(builder, scalar, _VF), column, builder.load(total)]
                     builder.store(_call(builder, "llvm.fma.v16f32", _VF, product), total)
@@ -322,12 +341,12 @@ def dot_columns(
             total = builder.load(sums[head][0])
             for chain in range(1, chains):
                 total = builder.fadd(total, builder.load(sums[head][chain]))
-            offset = builder.add(args[7], one(head * LANES))
-            builder.store(total, _pointer(context, builder, out_type, args[6], offset, _VF), align=4)
+            offset = builder.add(args[8], one(head * LANES))
+            builder.store(total, _pointer(context, builder, out_type, args[7], offset, _VF), align=4)
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.none(columns, i64, queries, i64, i64, heads, out, i64), generate
+    return types.none(columns, i64, i64, queries, i64, i64, heads, out, i64), generate
 
 
 @intrinsic
@@ -335,6 +354,7 @@ def add_weighted_rows(
     typingctx: Any,
     rows: Any,
     base: Any,
+    ahead: Any,
     count: Any,
     scratch: Any,
     weights: Any,
@@ -347,45 +367,47 @@ def add_weighted_rows(
 
     For each head h: scratch[totals + h * size + j] = scratch[scales + h] * itself
     + sum over t < count of scratch[weights + 16 h + t] * rows[base + t * size + j], t in order.
+    Meanwhile the rows that start `ahead` elements further on are brought near.
     """
     group = len(heads)
     width = _chains(group)  # columns of 16 lanes that are summed side by side
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        row_type, scratch_type = signature.args[0], signature.args[3]
+        row_type, scratch_type = signature.args[0], signature.args[4]
         one = ir.IntType(64)
 
         def at(offset: Any, kind: Any = _VF) -> Any:
-            return _pointer(context, builder, scratch_type, args[3], offset, kind)
+            return _pointer(context, builder, scratch_type, args[4], offset, kind)
 
         def broadcast(offset: Any) -> Any:
             return _broadcast(builder, builder.load(at(offset, _F32)), _VF)
 
         sums = [[cgutils.alloca_once(builder, _VF) for _ in range(width)] for _ in range(group)]
-        with cgutils.for_range(builder, builder.udiv(args[7], one(LANES * width))) as part:
+        with cgutils.for_range(builder, builder.udiv(args[8], one(LANES * width))) as part:
             column = builder.mul(part.index, one(LANES * width))
             targets = [
                 [
                     builder.add(
-                        builder.add(args[6], builder.mul(args[7], one(head))), builder.add(column, one(LANES * i))
+                        builder.add(args[7], builder.mul(args[8], one(head))), builder.add(column, one(LANES * i))
                     )
                     for i in range(width)
                 ]
                 for head in range(group)
             ]
             for head in range(group):
-                scale = broadcast(builder.add(args[5], one(head)))
+                scale = broadcast(builder.add(args[6], one(head)))
                 for i in range(width):
                     total = builder.load(at(targets[head][i]), align=4)
                     builder.store(builder.fmul(total, scale), sums[head][i])
-            with cgutils.for_range(builder, args[2]) as loop:
-                start = builder.add(builder.add(args[1], builder.mul(loop.index, args[7])), column)
+            with cgutils.for_range(builder, args[3]) as loop:
+                start = builder.add(builder.add(args[1], builder.mul(loop.index, args[8])), column)
                 shares = [
-                    broadcast(builder.add(builder.add(args[4], one(LANES * head)), loop.index)) for head in range(group)
+                    broadcast(builder.add(builder.add(args[5], one(LANES * head)), loop.index)) for head in range(group)
                 ]
                 for i in range(width):
                     offset = builder.add(start, one(LANES * i))
                     pointer = _pointer(context, builder, row_type, args[0], offset, _lane_vector(row_type))
+                    _prefetch(context, builder, row_type, args[0], builder.add(offset, args[2]))
                     row = _to_float(builder, builder.load(pointer, align=2 if row_type.dtype == types.uint16 else 4))
                     for head in range(group):
                         product = [shares[head], row, builder.load(sums[head][i])]
@@ -396,4 +418,4 @@ def add_weighted_rows(
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.none(rows, i64, i64, scratch, i64, i64, i64, i64, heads), generate
+    return types.none(rows, i64, i64, i64, scratch, i64, i64, i64, i64, heads), generate
