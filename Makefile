@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-test
 
-.PHONY: venv demo test check peers clean
+.PHONY: venv demo test check peers clean clean-kernels
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -36,5 +36,8 @@ peers: $(READY)
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/engine_vs_vllm.py
 
-clean:
+clean-kernels:
+	find src tests -name '*.nb[ci]' -delete
+
+clean: clean-kernels
 	rm -rf $(VENV) demo build dist

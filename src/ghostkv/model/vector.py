@@ -2,6 +2,8 @@
 
 LLVM lowers it to one AVX-512 register, two AVX2 or four NEON registers. Nothing here is reassociated: a sum over lanes
 is a fixed tree, `fma` rounds once. Arrays are one-dimensional; offsets count elements. uint16 arrays hold bfloat16.
+
+Numba's disk cache knows the file of a kernel, not this one: after an edit here, `make clean-kernels`.
 """
 
 from __future__ import annotations
