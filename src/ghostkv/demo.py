@@ -27,7 +27,7 @@ PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the demo asks for, sampled so that a model of 135 million parameters neither loops nor rambles."""
+    """What the demo asks for. Settings and seed were chosen among 24: a model of 135 million parameters often loops."""
 
     model: str = "smollm2"
     tokens: int = 1500
@@ -35,8 +35,8 @@ class Story:
     residency: str = "segment"
     temperature: float = 0.7
     top_p: float = 0.9
-    repetition_penalty: float = 1.03
-    seed: int = 4
+    repetition_penalty: float = 1.05
+    seed: int = 7
 
 
 def run_demo(

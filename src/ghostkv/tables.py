@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 from ghostkv.session.turn import SegmentRecord
@@ -38,7 +39,9 @@ def size(count: float) -> str:
 
 def segment_table(segments: Sequence[SegmentRecord]) -> Table:
     """One row for each segment, and their sums."""
-    table = Table(title="segments (tokens; MiB; milliseconds)", title_justify="left", show_footer=True)
+    table = Table(
+        title="segments (tokens; MiB; milliseconds)", title_justify="left", show_footer=True, box=SIMPLE, padding=0
+    )
     rows = [_segment_row(segment) for segment in segments]
     sums = ["sum", *(_sum(segment, segments) for segment in ("prompt_tokens", "cached_tokens", "generated_tokens"))]
     sums += ["", "", *(_time(total) for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
