@@ -76,7 +76,10 @@ def test_generate_writes_a_trace(model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["generate", "hi", "--model", "no-such"], "error: no-such: neither a path nor one of smollm2"),
+        (
+            ["generate", "hi", "--model", "no-such"],
+            "error: no model 'no-such': it is no path, and the known names are: smollm2",
+        ),
         (["generate", "hi", "--kv-budget", "much"], "error: 'much' is not a size"),
         (["generate", "hi", "--temperature", "9"], "error: temperature must be between 0.0 and 2.0, not 9.0"),
         (["generate", "hi", "--residency", "mine"], "error: 'mine' is not a residency policy"),
@@ -84,8 +87,8 @@ def test_generate_writes_a_trace(model: str, tmp_path: Path) -> None:
         (["generate", "--file", "/no/such/file"], "error: /no/such/file: cannot be read"),
         (["serve", "--host", "999.1.1.1"], "error: cannot listen on 999.1.1.1"),
         (["models", "pull", "no-such"], "error: no-such: not one of the models known by name"),
-        (["models", "inspect", "/no/such/model"], "error: /no/such/model"),
-        (["verify", "--model", "/no/such/model"], "error: /no/such/model"),
+        (["models", "inspect", "/no/such/model"], "error: no model '/no/such/model'"),
+        (["verify", "--model", "/no/such/model"], "error: no model '/no/such/model'"),
     ],
 )
 def test_errors_are_one_line(model: str, args: list[str], said: str) -> None:

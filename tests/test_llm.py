@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ import pytest
 import ghostkv
 from checkpoints import write_hf_checkpoint
 from ghostkv import LLM, ConfigError, ContextLengthExceeded, EngineFault, InvalidRequest, Message
+from ghostkv.backends.embedded import EmbeddedBackend
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +144,16 @@ def test_importing_the_package_or_the_command_line_is_light() -> None:
     code = f"import sys, ghostkv, ghostkv.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_interrupt_ends_the_answer_and_nothing_else(small_hf: Path) -> None:
+    with LLM(str(small_hf), kv_budget="4MiB", dtype="float32") as llm:
+        turn = llm.turn("Count: ", max_tokens=5000, ignore_eos=True, seed=1)
+        timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            for _ in llm.events(turn):
+                pass
+        assert llm.generate("Count: ", max_tokens=3, ignore_eos=True).completion_tokens == 3
+        assert isinstance(llm.worker.backend, EmbeddedBackend)
+        assert llm.worker.backend.stats.finished["cancelled"] == 1

@@ -59,7 +59,7 @@ class Answer:
     residency: str
     prompt_tokens: int
     completion_tokens: int
-    carried_tokens: int  # prompt tokens that the last segment did not see
+    unseen_tokens: int  # prompt tokens that the last segment did not see
     segments: tuple[SegmentRecord, ...]
     tokens: tuple[Token, ...]
 
@@ -157,16 +157,22 @@ class LLM:
     def events(self, turn: Turn) -> Iterator[Event]:
         """Everything that happens in a turn. Closing the iterator cancels it."""
         stream = self.worker.run(turn)
+        running = asyncio.Lock()  # an interrupted `following` must have let go of the stream before it can be closed
 
         async def following() -> Event | None:
-            return await anext(stream, None)
+            async with running:
+                return await anext(stream, None)
+
+        async def close() -> None:
+            async with running:
+                await stream.aclose()
 
         try:
             while (event := self._wait(following())) is not None:
                 yield event
         finally:
             with suppress(EngineFault):  # closed in the meantime, and the stream with it
-                self._wait(stream.aclose())
+                self._wait(close())
 
     def close(self) -> None:
         """Cancel what is pending and free the model. A second call does nothing."""
@@ -196,7 +202,11 @@ class LLM:
                 work.close()
                 raise EngineFault("this model was closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result()
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
 
 
 async def _others() -> None:
@@ -224,7 +234,7 @@ def _answer(text: str, tokens: tuple[Token, ...], turn: Turn, end: Finished) -> 
         residency=turn.residency,
         prompt_tokens=end.prompt_tokens,
         completion_tokens=end.completion_tokens,
-        carried_tokens=end.carried_tokens,
+        unseen_tokens=end.unseen_tokens,
         segments=end.segments,
         tokens=tokens,
     )

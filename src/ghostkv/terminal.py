@@ -107,7 +107,8 @@ def ask() -> str:
 
 
 def _summary(end: Finished, turn: Turn, seconds: float) -> str:
-    exact = "exact" if end.exact else f"not exact, {end.carried_tokens} prompt tokens unseen at the end"
+    unseen = f", {end.unseen_tokens} prompt tokens unseen at the end" if end.unseen_tokens else ""
+    exact = "exact" if end.exact else f"not exact{unseen}"
     segments = f"{len(end.segments)} segment" + "s" * (len(end.segments) != 1)
     return (
         f"[{turn.residency}: {exact}; {segments}; {end.prompt_tokens} + {end.completion_tokens} tokens "

@@ -129,6 +129,21 @@ def test_the_line_is_not_overtaken() -> None:
     assert order == ["a", "large", "small"]
 
 
+def test_an_answer_that_has_begun_goes_before_those_that_have_not() -> None:
+    """At a segment's end its session would otherwise wait behind every newcomer, or be turned away in mid-answer."""
+    bench = Bench(script=history_script(50), max_sequences=1, max_waiting=2)
+    bench.engine.add(request("new1", remaining=2))
+    bench.engine.add(request("new2", remaining=2))
+    with pytest.raises(Overloaded):
+        bench.engine.add(request("new3", remaining=2))
+    bench.engine.add(request("next1", remaining=2, emitted=5))
+    bench.engine.add(request("next2", remaining=2, emitted=9))
+    with pytest.raises(InvalidRequest, match="already"):
+        bench.engine.add(request("next1", remaining=2, emitted=5))
+    order = [delta.request_id for delta in bench.all() if delta.finish is not None]
+    assert order == ["next1", "next2", "new1", "new2"]
+
+
 def test_a_second_prompt_starts_at_its_cached_blocks() -> None:
     bench = Bench(script=history_script(50))
     bench.engine.add(request("a", 40, remaining=1))

@@ -46,7 +46,7 @@ def test_a_reply_has_what_clients_read(scripted: Scripted) -> None:
         "exact": True,
         "residency": "segment",
         "segments": 1,
-        "carried_tokens": 0,
+        "unseen_tokens": 0,
     }
     again = service.client.chat.completions.create(model="scripted", messages=HI)
     assert again.usage is not None
@@ -206,7 +206,7 @@ def test_an_answer_of_many_segments(scripted: Scripted) -> None:
     last = [chunk for chunk in events(service, "/v1/chat/completions", body) if "ghostkv" in chunk]
     assert [chunk["ghostkv"] for chunk in last] == [reply["ghostkv"]]
     full = service.http.post("/v1/chat/completions", json=body | {"ghostkv": {"residency": "full"}}).json()
-    assert full["ghostkv"] == {"exact": True, "residency": "full", "segments": 1, "carried_tokens": 0}
+    assert full["ghostkv"] == {"exact": True, "residency": "full", "segments": 1, "unseen_tokens": 0}
     too_long = service.http.post(
         "/v1/chat/completions", json=body | {"ghostkv": {"residency": "full"}, "max_tokens": 1010}
     )

@@ -261,3 +261,18 @@ def test_request_ids(small: Service, sent: bytes | None, expected: str | None) -
     if sent in (b"abc-123", None):
         reply = small.http.get("/health", headers={"x-request-id": "abc-123"} if sent else {})
         assert reply.headers["x-request-id"] == (expected or reply.headers["x-request-id"])
+
+
+@pytest.mark.parametrize(("field", "value"), [("seed", 10**400), ("top_k", 10**400), ("best_of", True)])
+def test_numbers_that_nobody_can_mean(small: Service, field: str, value: object) -> None:
+    error = refused(small, "/v1/completions", COMPLETION | {field: value})
+    assert error["param"] == field and len(error["message"]) < 300
+
+
+def test_a_text_far_too_long_is_refused_without_tokenising_it(small: Service) -> None:
+    text = "hello " * 500_000
+    for path, body in (
+        ("/v1/completions", COMPLETION | {"prompt": text}),
+        ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": text}], "n": 8}),
+    ):
+        assert refused(small, path, body)["code"] == "context_length_exceeded"

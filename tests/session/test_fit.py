@@ -21,11 +21,11 @@ def test_pool_tokens_are_whole_blocks() -> None:
 
 
 def test_start_up_needs_the_constants_and_two_blocks() -> None:
-    needed = 64 + 64 + 40 + 192 + 2 * 16
-    check_pool(SEGMENT, fake_capabilities(pool_tokens=400))  # 392 in whole blocks
+    needed = 368 + 2 * 16  # the constants, 360, in whole blocks
+    check_pool(SEGMENT, fake_capabilities(pool_tokens=400))
     check_pool(FULL, fake_capabilities(pool_tokens=16))
     with pytest.raises(ConfigError) as refused:
-        check_pool(SEGMENT, fake_capabilities(pool_tokens=391))
+        check_pool(SEGMENT, fake_capabilities(pool_tokens=399))
     for number in (384, needed, 64, 40, 192, needed * 100):
         assert str(number) in refused.value.message
 

@@ -146,7 +146,7 @@ def test_records_and_the_end() -> None:
         prompt_tokens=head,
         completion_tokens=40,
         exact=False,
-        carried_tokens=0,
+        unseen_tokens=0,
         segments=tuple(records),
     )
 
@@ -190,7 +190,7 @@ def test_full_is_one_segment_and_exact() -> None:
     assert [request.remaining for request in backend.requests] == [300]
     assert backend.requests[0].state.rules == ()
     end = finished(found)
-    assert (end.exact, end.carried_tokens, len(end.segments), end.completion_tokens) == (True, 0, 1, 300)
+    assert (end.exact, end.unseen_tokens, len(end.segments), end.completion_tokens) == (True, 0, 1, 300)
 
 
 def test_a_backend_that_is_not_exact_gives_no_exact_answer() -> None:
@@ -211,13 +211,13 @@ def test_earlier_exchanges_use_what_is_left_of_the_allowance() -> None:
     assert [request.prompt[: len(latest)] == tuple(latest) for request in backend.requests] == [True] * 4
     assert max(len(request.prompt) for request in backend.requests) == len(head) + 14
     end = finished(found)
-    assert (end.prompt_tokens, end.carried_tokens) == (len(template(messages)), 16)
+    assert (end.prompt_tokens, end.unseen_tokens) == (len(template(messages)), 16)
 
 
 def test_an_answer_to_a_shortened_history_is_not_exact() -> None:
     backend = FakeBackend(STORY)
     end = finished(events(backend, turn(max_tokens=5, messages=(*OLD, *OLD, ASK)), context_for(backend)))
-    assert (len(end.segments), end.exact, end.carried_tokens) == (1, False, 32)
+    assert (len(end.segments), end.exact, end.unseen_tokens) == (1, False, 32)
 
 
 def test_full_takes_the_whole_history() -> None:
@@ -390,12 +390,15 @@ def test_a_cancelled_task_cancels_its_request() -> None:
     backend = FakeBackend(STORY)
 
     async def interrupted() -> None:
+        reached = asyncio.Event()
+
         async def consume() -> None:
             async for _ in run(backend, turn(max_tokens=3000), context_for(backend)):
-                await asyncio.sleep(0.001)
+                reached.set()
+                await asyncio.Event().wait()
 
         task = asyncio.create_task(consume())
-        await asyncio.sleep(0.02)
+        await reached.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

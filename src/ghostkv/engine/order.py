@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TypeVar
 
 from ghostkv.engine.sequence import Sequence
@@ -19,6 +20,9 @@ def by_phase(running: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence
     return decoding, prefilling
 
 
-def head(line: Mapping[str, T]) -> T | None:
-    """The request that may be admitted next. Only the head may, so a large request is not overtaken for ever."""
-    return next(iter(line.values()), None)
+def head(resuming: Mapping[str, T], arriving: Mapping[str, T]) -> T | None:
+    """The request that may be admitted next; sessions that have begun to answer come before those that have not.
+
+    Only the head of a line may, so a large request is not overtaken for ever.
+    """
+    return next(chain(resuming.values(), arriving.values()), None)

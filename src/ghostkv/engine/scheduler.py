@@ -60,7 +60,8 @@ class Scheduler:
         self.pool = pool
         self.limits = limits
         self._detokenizer = detokenizer
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._arriving: OrderedDict[str, _Waiting] = OrderedDict()
+        self._resuming: OrderedDict[str, _Waiting] = OrderedDict()  # next segments of answers that have begun
         self._running: dict[str, Sequence] = {}  # in order of admission
         self._step = 0  # index of the next plan
         self._decode_rows = 0
@@ -70,28 +71,36 @@ class Scheduler:
         """Whether no request runs or waits."""
         return not self._running and not self._waiting
 
+    @property
+    def _waiting(self) -> int:
+        return len(self._arriving) + len(self._resuming)
+
     def occupancy(self) -> Occupancy:
         """How full the engine is now."""
         pool = self.pool
-        return Occupancy(
-            self._decode_rows, len(self._running), len(self._waiting), pool.referenced, pool.cached, pool.free
-        )
+        return Occupancy(self._decode_rows, len(self._running), self._waiting, pool.referenced, pool.cached, pool.free)
 
     def check(self, request: SegmentRequest) -> None:
         """Refuse what can never run here: InvalidRequest, ContextLengthExceeded with the numbers. Changes nothing."""
         check_fits(request, self.pool, self.limits)
 
     def add(self, request: SegmentRequest, now: float) -> None:
-        """Put a request in line. Raises what `check` raises, and Overloaded where the line is full."""
+        """Put a request in line. Raises what `check` raises, and Overloaded where the line is full.
+
+        The next segment of an answer that has begun is never turned away, and waits only behind others like it.
+        """
         self.check(request)
-        if request.id in self._waiting or request.id in self._running:
+        if any(request.id in line for line in (self._arriving, self._resuming, self._running)):
             raise InvalidRequest(f"a request with id {request.id!r} is already running", param="id")
-        check_line(len(self._waiting), self.limits)
-        self._waiting[request.id] = _Waiting(request, now)
+        if request.state.emitted:
+            self._resuming[request.id] = _Waiting(request, now)
+            return
+        check_line(len(self._arriving), self.limits)
+        self._arriving[request.id] = _Waiting(request, now)
 
     def cancel(self, request_id: str, now: float) -> Delta | None:
         """End a request and free its blocks at once. None for an unknown id."""
-        waiting = self._waiting.pop(request_id, None)
+        waiting = self._arriving.pop(request_id, None) or self._resuming.pop(request_id, None)
         if waiting is not None:
             usage = SegmentUsage(len(waiting.request.prompt), 0, 0, 0, now - waiting.since, 0.0, 0.0)
             return Delta(request_id, finish=Finish(FinishReason.CANCELLED, waiting.request.state, usage))
@@ -146,13 +155,16 @@ class Scheduler:
 
     def _admissions(self, now: float) -> Iterator[Sequence]:
         """Admit from the line, one by one, as long as blocks and sequence slots allow."""
-        while len(self._running) < self.limits.max_sequences and (waiting := head(self._waiting)) is not None:
+        while len(self._running) < self.limits.max_sequences:
+            waiting = head(self._resuming, self._arriving)
+            if waiting is None:
+                return
             request = waiting.request
             reserved = reservation(request)
             allocation = self.pool.admit(request.prompt, reserved, request.tenant)
             if allocation is None:
                 return
-            del self._waiting[request.id]
+            (self._resuming if request.id in self._resuming else self._arriving).pop(request.id)
             sequence = Sequence(request, allocation, reserved, now - waiting.since, self._detokenizer)
             self._running[request.id] = sequence
             yield sequence
@@ -182,7 +194,7 @@ class Scheduler:
             generated=sequence.generated,
             unreserved=request.remaining - sequence.reserved,
             free_blocks=self.pool.available,
-            waiting=len(self._waiting),
+            waiting=self._waiting,
         )
         decision = request.residency.at_boundary(view)
         if decision is Decision.FLUSH or sequence.generated < sequence.reserved:

@@ -60,6 +60,8 @@ def load_model(
     limits = RunnerLimits(config.step_tokens, config.max_sequences, config.threads or available_threads())
     ops, check = _operators(model, limits, announce)
     runner = ModelRunner(model, KVTensors(shape, blocks, dtype, device), instrument(ops), limits)
+    announce("compiling kernels (kept on disk)")
+    runner.warm_up()
     manifest = machine.digest(checkpoint.digest, config.dtype, config.device, machine.build())
     return LoadedModel(checkpoint, runner, blocks, per_block, check, manifest)
 

@@ -52,7 +52,9 @@ def resolve_model(name_or_path: str, progress: Progress) -> Path:
         return pull(name_or_path, progress)
     if path.exists():
         return path
-    raise ModelNotFound(f"{name_or_path}: neither a path nor one of {', '.join(KNOWN)}", param="model")
+    raise ModelNotFound(
+        f"no model {name_or_path!r}: it is no path, and the known names are: {', '.join(KNOWN)}", param="model"
+    )
 
 
 def pull(name: str, progress: Progress) -> Path:

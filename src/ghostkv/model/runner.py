@@ -15,7 +15,8 @@ from ghostkv.model.llama import Buffers, Llama
 from ghostkv.model.ops import Ops
 from ghostkv.model.sampler import Sampler
 from ghostkv.model.threads import compute
-from ghostkv.step import BlockTable, Row, StepPlan, StepResult
+from ghostkv.request import Sampling
+from ghostkv.step import BlockTable, Draw, Row, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,12 @@ class ModelRunner:
             tokens = self._sampler.sample(logits, draws) if draws else ()
         end = time.perf_counter()
         return StepResult(tokens, end - start, end - computed)
+
+    def warm_up(self) -> None:
+        """Compile every routine that a request needs; writes to block 0, so before anything is stored."""
+        table = np.zeros(1, dtype=np.int32)
+        for sampling in (Sampling(temperature=0.0), Sampling(logprobs=1, top_k=2, top_p=0.9)):
+            self.run(StepPlan(0, 0.0, (Row("warm-up", (0,), 0, table, Draw(sampling, 0.5)),)))
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits [rows with a draw, vocabulary] of the plan, valid until the next call.

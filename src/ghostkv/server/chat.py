@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from uuid import uuid4
 
@@ -32,7 +33,7 @@ def chat_routes(worker: Worker) -> APIRouter:
         asked = await parse(request, ChatRequest)
         check_model(worker, asked.model)
         envelope = Envelope(f"chatcmpl-{uuid4().hex}", "chat.completion", "chat.completion.chunk", worker, asked.n)
-        turns = _turns(worker, asked, envelope.id)
+        turns = await asyncio.to_thread(_turns, worker, asked, envelope.id)
         writers: list[ChoiceWriter] = [
             ChatChoice(index, worker.tokenizer if asked.logprobs else None) for index in range(asked.n)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from uuid import uuid4
 
@@ -32,7 +33,7 @@ def completion_routes(worker: Worker) -> APIRouter:
         asked = await parse(request, CompletionRequest)
         check_model(worker, asked.model)
         envelope = Envelope(f"cmpl-{uuid4().hex}", "text_completion", "text_completion", worker, asked.n)
-        turns = _turns(worker, asked, envelope.id)
+        turns = await asyncio.to_thread(_turns, worker, asked, envelope.id)
         tokenizer = None if asked.logprobs is None else worker.tokenizer
         writers: list[ChoiceWriter] = [CompletionChoice(index, tokenizer) for index in range(len(turns))]
         if asked.stream:

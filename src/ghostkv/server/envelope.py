@@ -83,7 +83,7 @@ def extension(ends: Sequence[Finished], residency: str) -> Json:
         "exact": all(end.exact for end in ends),
         "residency": residency,
         "segments": sum(len(end.segments) for end in ends),
-        "carried_tokens": sum(end.carried_tokens for end in ends),
+        "unseen_tokens": sum(end.unseen_tokens for end in ends),
     }
 
 

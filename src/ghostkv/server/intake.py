@@ -8,9 +8,11 @@ from uuid import uuid4
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ghostkv.errors import InvalidRequest
+from ghostkv.server.answers import ClientGone
 from ghostkv.server.errors import invalid
 
 _MOST_BYTES = 16 * 2**20
@@ -44,10 +46,13 @@ class RequestIds:
 async def parse(request: Request, schema: type[S]) -> S:
     """The request's body as `schema`, whatever its content type says. Raises InvalidRequest."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_BYTES:
-            raise InvalidRequest(f"the body is larger than {_MOST_BYTES // 2**20} MiB")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MOST_BYTES:
+                raise InvalidRequest(f"the body is larger than {_MOST_BYTES // 2**20} MiB")
+    except ClientDisconnect:
+        raise ClientGone from None
     try:
         return schema.model_validate_json(bytes(body))
     except ValidationError as error:

@@ -62,7 +62,7 @@ class _Schema(BaseModel):
         asked = {name: value for name, value in data.items() if value is not None}
         for name in cls.unsupported & asked.keys():
             value = asked.pop(name)
-            if value and value != _NEUTRAL.get(name):
+            if value and (isinstance(value, bool) or value != _NEUTRAL.get(name)):
                 raise Unsupported(f"{name} is not supported by this server", param=name)
         return asked
 

@@ -70,7 +70,8 @@ class Chain:
         prompt = turn.prompt or memo(turn.messages)
         head_tokens = len(turn.prompt or memo(head(turn.messages)))
         chosen = context.policies(turn.residency)
-        check_turn(chosen, capabilities, prompt=len(prompt), head=head_tokens, max_tokens=turn.max_tokens)
+        sizes = {"prompt": len(prompt), "head": head_tokens, "max_tokens": turn.max_tokens}
+        check_turn(chosen, capabilities, **sizes, param="prompt" if turn.prompt else "messages")
         return cls(turn, context, capabilities, chosen, lambda messages: memo(tuple(messages)), prompt, head_tokens)
 
     def begin(self) -> Carried:

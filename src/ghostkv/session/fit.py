@@ -23,7 +23,8 @@ def check_pool(policy: Policy, capabilities: Capabilities) -> None:
     budget = policy.budget
     if budget is None:
         return
-    needed = budget.carried + budget.cap + _SPARE_BLOCKS * capabilities.block_tokens
+    block = capabilities.block_tokens
+    needed = -(-(budget.carried + budget.cap) // block) * block + _SPARE_BLOCKS * block
     held = pool_tokens(capabilities)
     if held < needed:
         raise ConfigError(
@@ -33,16 +34,19 @@ def check_pool(policy: Policy, capabilities: Capabilities) -> None:
         )
 
 
-def check_turn(policy: Policy, capabilities: Capabilities, *, prompt: int, head: int, max_tokens: int) -> None:
+def check_turn(
+    policy: Policy, capabilities: Capabilities, *, prompt: int, head: int, max_tokens: int, param: str = "messages"
+) -> None:
     """Raises ContextLengthExceeded if some segment of the turn could never run.
 
-    `prompt` counts the client's whole prompt, `head` the part of it that stands in every segment.
+    `prompt` counts the client's whole prompt, `head` the part of it that stands in every segment; `param` is the
+    request's field that holds it, "messages" or "prompt".
     """
     # The last token of an answer is chosen but never fed back, so it needs no slot: hence 1 more than the pool holds.
     pool = pool_tokens(capabilities) + 1
     budget = policy.budget
     if budget is None:
-        _check_whole(min(capabilities.max_context, pool), prompt, max_tokens)
+        _check_whole(capabilities.max_context, pool, prompt, max_tokens, param)
         return
     # A tail is never longer than what was generated, so a short answer never needs room for a whole tail beside it.
     least = head + min(max_tokens, budget.cap + budget.tail)
@@ -50,12 +54,13 @@ def check_turn(policy: Policy, capabilities: Capabilities, *, prompt: int, head:
     context = capabilities.max_context
     if least > context or min(largest, context) > pool:
         needed = least if least > context else min(largest, context)
+        what = "its prompt" if param == "prompt" else "its head (system messages and the last message)"
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context} tokens and the KV pool holds {pool - 1}, but a segment "
-            f"of this request needs {needed}: its head (system messages and the last message) is {head}, to which "
+            f"of this request needs {needed}: {what} is {head}, to which "
             f"residency {policy.name!r} adds at most {_constants(budget)}, for an answer of {max_tokens}: "
             f"context_length_exceeded, it exceeds the available context size.",
-            param="messages",
+            param=param,
         )
 
 
@@ -71,13 +76,14 @@ def _constants(budget: SegmentBudget) -> str:
     return f"tail {budget.tail} + state {budget.state} + recall {budget.recall} + cap {budget.cap}"
 
 
-def _check_whole(context: int, prompt: int, max_tokens: int) -> None:
-    if prompt + max_tokens > context:
+def _check_whole(context: int, pool: int, prompt: int, max_tokens: int, param: str) -> None:
+    if prompt + max_tokens > min(context, pool):
+        limit = "" if pool >= context else f" The KV pool is the limit; the model's own is {context} tokens."
         raise ContextLengthExceeded(
-            f"This model's maximum context length is {context} tokens, but the request needs {prompt + max_tokens} "
-            f"({prompt} in the prompt, {max_tokens} for the answer): context_length_exceeded, it exceeds the available "
-            f"context size.",
-            param="messages",
+            f"This model's maximum context length is {min(context, pool)} tokens, but the request needs "
+            f"{prompt + max_tokens} ({prompt} in the prompt, {max_tokens} for the answer): context_length_exceeded, "
+            f"it exceeds the available context size.{limit}",
+            param=param,
         )
 
 

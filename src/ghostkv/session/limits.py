@@ -5,7 +5,6 @@ One table for server, library and command line. It checks values; whether a turn
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from ghostkv.errors import InvalidRequest
@@ -50,8 +49,8 @@ def check_values(turn: Turn, vocabulary: int) -> None:
 
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:
-    if math.isnan(value) or not least <= value <= most:
-        raise InvalidRequest(f"{name} must be between {least} and {most}, not {value}", param=name)
+    if not least <= value <= most:  # false for NaN as well
+        raise InvalidRequest(f"{name} must be between {least} and {most}, not {str(value)[:40]}", param=name)
 
 
 def _check_count(name: str, count: int, most: int) -> None:

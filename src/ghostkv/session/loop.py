@@ -76,6 +76,6 @@ def _finished(chain: Chain, finish: Finish, assembled: Assembled, records: Seque
         prompt_tokens=len(chain.prompt),
         completion_tokens=finish.state.emitted,
         exact=chain.capabilities.exact and len(records) == 1 and assembled.dropped == 0,
-        carried_tokens=assembled.dropped,
+        unseen_tokens=assembled.dropped,
         segments=tuple(records),
     )

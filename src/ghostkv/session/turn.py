@@ -51,7 +51,7 @@ class Finished:
     prompt_tokens: int  # the client's own prompt, counted once
     completion_tokens: int
     exact: bool  # no boundary was flushed
-    carried_tokens: int  # prompt tokens of the client that the last segment did not see
+    unseen_tokens: int  # prompt tokens of the client that the last segment did not see
     segments: tuple[SegmentRecord, ...] = field(default=())
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ghostkv.backends.base import Backend
 from ghostkv.config import EngineConfig
-from ghostkv.errors import InvalidRequest
-from ghostkv.protocol.render import head
+from ghostkv.errors import ContextLengthExceeded, InvalidRequest
+from ghostkv.protocol.render import Template, head
 from ghostkv.request import Message
 from ghostkv.session.chain import TurnContext
 from ghostkv.session.fit import pool_tokens
@@ -24,6 +25,9 @@ from ghostkv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # the embedded backend brings torch, which a worker over another backend does not need
     from ghostkv.backends.embedded import EmbeddedBackend
+
+_KEPT = 16  # renderings
+_SHRINKS = 4  # characters that a tokenizer's normaliser may make one of, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Worker:
             manifest=backend.model.manifest,
             backend=backend,
             tokenizer=tokenizer,
-            context=TurnContext(template, tokenizer.token_bytes, tokenizer.eos_ids, clock),
+            context=TurnContext(_kept(template), tokenizer.token_bytes, tokenizer.eos_ids, clock),
             config=config,
             healthy=lambda: backend.healthy,
             close=backend.close,
@@ -64,6 +68,7 @@ class Worker:
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a raw prompt, with the BOS that the model's prompts start with."""
         tokenizer = self.tokenizer
+        self._check_length(len(text), "prompt")
         bos = (tokenizer.bos_id,) if tokenizer.add_bos and tokenizer.bos_id is not None else ()
         return (*bos, *tokenizer.encode(text))
 
@@ -83,6 +88,10 @@ class Worker:
                 f"(max_session_tokens)",
                 param="max_tokens",
             )
+        if turn.messages:
+            standing = turn.messages if self.context.policies(turn.residency).budget is None else head(turn.messages)
+            self._check_length(sum(len(message.content) for message in standing), "messages")
+            self.prompt_tokens(turn)  # rendered here, where the server is off its event loop, and kept
         settled = turn if turn.max_tokens else replace(turn, max_tokens=self._default_max_tokens(turn))
         check_values(settled, self.tokenizer.vocab_size)
         return settled
@@ -94,6 +103,17 @@ class Worker:
     def prompt_tokens(self, turn: Turn) -> int:
         """Tokens of the client's own prompt."""
         return len(turn.prompt or self.context.template(turn.messages))
+
+    def _check_length(self, characters: int, param: str) -> None:
+        """Refuse by its length what is far too long to be worth tokenising."""
+        least = characters // (_SHRINKS * self.tokenizer.longest_token)
+        context = self.backend.capabilities().max_context
+        if least > context:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {context} tokens, but the request needs more than {least}: "
+                f"context_length_exceeded, it exceeds the available context size.",
+                param=param,
+            )
 
     def _default_max_tokens(self, turn: Turn) -> int:
         """What the context leaves, at most the configured default; at least 1, so that too long a prompt is refused.
@@ -108,6 +128,16 @@ class Worker:
         else:
             standing = len(turn.prompt or template(head(turn.messages)))
         return max(1, min(context - standing, self.config.default_max_tokens, self.config.max_session_tokens))
+
+
+def _kept(template: Template) -> Template:
+    """`template` with its latest renderings kept: a request's choices and segments render the same messages."""
+
+    @lru_cache(maxsize=_KEPT)
+    def render(messages: tuple[Message, ...]) -> tuple[int, ...]:
+        return tuple(template(messages))
+
+    return lambda messages: render(tuple(messages))
 
 
 def _no_template(messages: Sequence[Message]) -> Sequence[int]:

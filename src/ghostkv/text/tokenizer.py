@@ -83,6 +83,7 @@ class Tokenizer:
             else:
                 table[token_id] = to_bytes(token)
         self._bytes = tuple(table)
+        self.longest_token: int = max(map(len, table), default=1)  # bytes
 
     @classmethod
     def from_file(
