@@ -6,7 +6,7 @@ The engine alone, on the calling thread: no server, no segments, KV ample. Promp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -21,9 +21,9 @@ from ghostkv.engine.scheduler import Scheduler
 from ghostkv.kv.pool import BlockPool
 from ghostkv.model.load import LoadedModel, load_model, pool_bytes
 from ghostkv.model.ops import Ops
-from ghostkv.request import GenerationState, Sampling, SegmentRequest
+from ghostkv.request import Delta, GenerationState, Sampling, SegmentRequest
 from ghostkv.residency import policy
-from ghostkv.step import BLOCK_TOKENS, StepPlan, StepResult
+from ghostkv.step import BLOCK_TOKENS, Runner, StepPlan, StepResult
 from ghostkv.text.detokenizer import Detokenizer
 
 PARTS = ("gemm", "attention", "sampling", "scheduling", "rest")
@@ -116,25 +116,31 @@ def prompts(count: int, length: int, vocab: int) -> list[tuple[int, ...]]:
     return [tuple(generator.integers(1000, vocab - 1000, length).tolist()) for _ in range(count)]
 
 
-def _measure(model: LoadedModel, config: EngineConfig, ops: OpTimer, workload: Workload, sequences: int) -> Cell:
+def decode(
+    model: LoadedModel, config: EngineConfig, runner: Runner, prompts: Sequence[Sequence[int]], tokens: int
+) -> Iterator[Delta]:
+    """Every delta of decoding exactly `tokens` tokens after each prompt, greedily, all at once, over a fresh pool."""
     checkpoint = model.checkpoint
-    runner = RunTimer(model)
-    scheduler = Scheduler(
-        BlockPool(model.blocks), Limits.of(config, checkpoint.shape.context), Detokenizer(checkpoint.tokenizer)
-    )
+    limits = Limits.of(config, checkpoint.shape.context)
+    scheduler = Scheduler(BlockPool(model.blocks), limits, Detokenizer(checkpoint.tokenizer))
     engine = Engine(scheduler, runner, MonotonicClock())
+    greedy = Sampling(temperature=0.0)
+    for index, ids in enumerate(prompts):
+        engine.add(SegmentRequest(str(index), tuple(ids), greedy, GenerationState(), policy("full"), tokens))
+    while not engine.idle:
+        yield from engine.step()
+
+
+def _measure(model: LoadedModel, config: EngineConfig, ops: OpTimer, workload: Workload, sequences: int) -> Cell:
+    runner = RunTimer(model)
+    rows = prompts(sequences, workload.prompt, model.checkpoint.shape.vocab)
     ops.seconds.clear()
     first: dict[str, float] = {}
     generated = 0
     start = time.perf_counter()
-    for index, prompt in enumerate(prompts(sequences, workload.prompt, checkpoint.shape.vocab)):
-        sampling = Sampling(temperature=0.0)
-        state = GenerationState()
-        engine.add(SegmentRequest(str(index), prompt, sampling, state, policy("full"), workload.tokens))
-    while not engine.idle:
-        for delta in engine.step():
-            first.setdefault(delta.request_id, time.perf_counter() - start)
-            generated += len(delta.tokens)
+    for delta in decode(model, config, runner, rows, workload.tokens):
+        first.setdefault(delta.request_id, time.perf_counter() - start)
+        generated += len(delta.tokens)
     wall = time.perf_counter() - start
     seconds = {
         "gemm": ops.seconds["linear"],

@@ -21,12 +21,6 @@ class KVTensors:
 
     def __init__(self, shape: ModelShape, blocks: int, dtype: torch.dtype, device: torch.device) -> None:
         per_layer = blocks * shape.kv_heads * shape.head_size * BLOCK_TOKENS
-        self._pool = torch.zeros(shape.layers, 2, per_layer, dtype=dtype, device=device)
-        self.blocks = blocks
-        self.keys = [self._pool[layer, 0] for layer in range(shape.layers)]  # flat
-        self.values = [self._pool[layer, 1] for layer in range(shape.layers)]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole pool."""
-        return self._pool.nbytes
+        pool = torch.zeros(shape.layers, 2, per_layer, dtype=dtype, device=device)
+        self.keys = [pool[layer, 0] for layer in range(shape.layers)]  # flat
+        self.values = [pool[layer, 1] for layer in range(shape.layers)]

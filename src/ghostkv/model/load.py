@@ -21,7 +21,7 @@ from ghostkv.model.selfcheck import SelfCheck, self_check
 from ghostkv.model.threads import available_threads
 from ghostkv.model.torch_ops import TorchOps
 
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 Announce = Callable[[str], None]
 
@@ -48,7 +48,7 @@ def load_model(
 
     Raises ModelError for files that cannot be used, ConfigError for a setting or a pool that cannot work.
     """
-    dtype, device = _dtype(config), torch.device(config.device)
+    dtype, device = torch_dtype(config), torch.device(config.device)
     checkpoint = open_checkpoint(path)
     announce(f"loading {checkpoint.name} as {config.dtype}")
     shape = checkpoint.shape
@@ -57,7 +57,7 @@ def load_model(
     if blocks < 1:
         raise ConfigError(f"the KV budget of {config.kv_budget} bytes holds no block: one takes {per_block} bytes")
     model = ARCHITECTURES[shape.architecture](shape, checkpoint.weights(dtype), device)
-    limits = RunnerLimits(config.step_tokens, config.max_sequences, config.threads or available_threads())
+    limits = runner_limits(config)
     ops, check = _operators(model, limits, announce)
     runner = ModelRunner(model, KVTensors(shape, blocks, dtype, device), instrument(ops), limits)
     announce("compiling kernels (kept on disk)")
@@ -68,13 +68,19 @@ def load_model(
 
 def pool_bytes(path: Path, config: EngineConfig, blocks: int) -> int:
     """Bytes of a pool of `blocks` blocks for the model at `path`."""
-    return blocks * block_bytes(open_checkpoint(path).shape, _dtype(config))
+    return blocks * block_bytes(open_checkpoint(path).shape, torch_dtype(config))
 
 
-def _dtype(config: EngineConfig) -> torch.dtype:
-    if config.dtype not in DTYPES:
-        raise ConfigError(f"dtype {config.dtype!r} is not one of {', '.join(DTYPES)}")
-    return DTYPES[config.dtype]
+def torch_dtype(config: EngineConfig) -> torch.dtype:
+    """The dtype that `config` names. Raises ConfigError listing the names there are."""
+    if config.dtype not in _DTYPES:
+        raise ConfigError(f"dtype {config.dtype!r} is not one of {', '.join(_DTYPES)}")
+    return _DTYPES[config.dtype]
+
+
+def runner_limits(config: EngineConfig) -> RunnerLimits:
+    """The largest step under `config`; threads 0 means every core."""
+    return RunnerLimits(config.step_tokens, config.max_sequences, config.threads or available_threads())
 
 
 def _operators(model: Llama, limits: RunnerLimits, announce: Announce) -> tuple[Ops, SelfCheck | None]:

@@ -64,8 +64,8 @@ class Sampler:
         token = _number(int(chosen[0]))
         if sampling.logprobs is None:
             return Token(token)
-        vocabulary.widen(logits, at, self._vocab, scores)
-        return Token(token, float(scores[token]) - total, top)
+        vocabulary.widen(logits, at + token, 1, scores)  # its own logit again: `adjust` may have changed it
+        return Token(token, float(scores[0]) - total, top)
 
 
 def adjust(scores: Scores, draw: Draw) -> None:
