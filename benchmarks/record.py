@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def provenance() -> dict[str, object]:
     """Commit (with a plus sign if the tree has changes), processor, cores, versions, command and date."""
-    commit = _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "src") else "")
+    commit = _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "--", "../src") else "")
     cpu = next(
         (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import re
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from ghostkv.request import (
     Stop,
     Token,
     Verdict,
+    Window,
 )
 from ghostkv.step import BLOCK_TOKENS, Draw, StepPlan, StepResult
 from ghostkv.text.tokenizer import Tokenizer, byte_alphabet
@@ -149,6 +151,7 @@ class FixedResidency:
     block: int | None = None
     seen: list[BoundaryView] = field(default_factory=list)
     name: str = "fixed"
+    visible: Window | None = None
 
     def reserve(self, remaining: int) -> int:
         return remaining if self.block is None else min(self.block, remaining)
@@ -236,7 +239,7 @@ class FakeBackend:
         for generated in range(1, request.remaining + 1):
             await asyncio.sleep(0)
             emitted = request.state.emitted + generated
-            token_id = self.script[(emitted - 1) % len(self.script)]
+            token_id = self.choose(request, generated)
             counts[token_id] += 1
             verdict = gate.feed(token_id)
             token = (Token(token_id, logprob=-emitted / 8),)
@@ -268,12 +271,16 @@ class FakeBackend:
             yield Delta(request.id, token, text, mark, Finish(reason, state, usage))
             return
 
+    def choose(self, request: SegmentRequest, generated: int) -> int:
+        """Token `generated` of this request, counted from 1."""
+        return self.script[(request.state.emitted + generated - 1) % len(self.script)]
+
     def _decide(self, request: SegmentRequest, verdict: Verdict, generated: int) -> BoundaryMark:
         kind = verdict.kind if isinstance(verdict, Boundary) else "cap"
         view = BoundaryView(kind, len(request.prompt) + generated - 1, generated, 0, free_blocks=0, waiting=0)
         return BoundaryMark(kind, request.residency.at_boundary(view))
 
-    async def score(self, ids: Sequence[int], start: int) -> list[float]:
+    async def score(self, ids: Sequence[int], start: int, window: Window | None = None) -> list[float]:
         return [0.0] * (len(ids) - start)
 
     def cancel(self, request_id: str) -> None:
@@ -281,6 +288,50 @@ class FakeBackend:
 
     def count(self, text: str) -> int:
         return len(text.encode())
+
+
+class Reciter(FakeBackend):
+    """Recites `answer` in a vocabulary of its own, from where the tail of the prompt ends in it.
+
+    `piece` matches the next token's bytes anywhere in a text. Ids count from `first` as pieces turn up; below it are
+    the ids of prompts. `known` bytes tell the place, so they must not occur twice in the answer.
+    """
+
+    known = 12
+
+    def __init__(self, answer: str, piece: bytes, first: int, capabilities: Capabilities | None = None) -> None:
+        super().__init__((), capabilities)
+        self.answer, self.first = answer.encode(), first
+        self._piece = re.compile(piece, re.DOTALL)
+        self._at: dict[str, int] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of any text."""
+        return [self._id(piece) for piece in self._piece.findall(text.encode())]
+
+    def text(self, ids: Iterable[int]) -> bytes:
+        """The bytes of the ids that are no prompt's."""
+        return b"".join(map(self.token_bytes, ids))
+
+    def choose(self, request: SegmentRequest, generated: int) -> int:
+        if generated == 1:
+            self._at[request.id] = self._place(self.text(request.prompt))
+        found = self._piece.match(self.answer, self._at[request.id])
+        assert found is not None
+        self._at[request.id] = found.end()
+        return self._id(found[0])
+
+    def _place(self, tail: bytes) -> int:
+        if self.answer.startswith(tail):
+            return len(tail)
+        end = tail[-self.known :]
+        assert self.answer.count(end) == 1
+        return self.answer.index(end) + len(end)
+
+    def _id(self, piece: bytes) -> int:
+        token_id = self.ids.setdefault(piece, self.first + len(self.ids))
+        self._bytes[token_id] = piece
+        return token_id
 
 
 def fake_capabilities(*, max_context: int = 4096, pool_tokens: int = 4096, exact: bool = True) -> Capabilities:

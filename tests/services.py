@@ -21,7 +21,7 @@ from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.service import AsyncEngine
 from ghostkv.kv.pool import BlockPool
-from ghostkv.request import Delta, SegmentRequest
+from ghostkv.request import Delta, SegmentRequest, Window
 from ghostkv.server.app import build_app
 from ghostkv.server.serve import Server, listen
 from ghostkv.session.chain import TurnContext
@@ -59,7 +59,7 @@ class ScriptedBackend:
     def generate(self, request: SegmentRequest) -> AsyncGenerator[Delta, None]:
         return self.service.generate(request)
 
-    async def score(self, ids: Sequence[int], start: int) -> list[float]:
+    async def score(self, ids: Sequence[int], start: int, window: Window | None = None) -> list[float]:
         raise NotImplementedError
 
     def cancel(self, request_id: str) -> None:
@@ -111,7 +111,9 @@ def scripted_worker(backend: ScriptedBackend, config: EngineConfig | None = None
         manifest="0" * 32,
         backend=backend,
         tokenizer=TOKENIZER,
-        context=TurnContext(TEMPLATE.render_ids, TOKENIZER.token_bytes, TOKENIZER.eos_ids, time.perf_counter),
+        context=TurnContext(
+            TEMPLATE.render_ids, TOKENIZER.encode, TOKENIZER.token_bytes, TOKENIZER.eos_ids, time.perf_counter
+        ),
         config=config or EngineConfig(),
         healthy=lambda: backend.service.healthy,
         close=backend.service.close,

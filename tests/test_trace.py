@@ -23,7 +23,7 @@ def step(index: int, prefill: int, decode: int, live: int = 3) -> StepTrace:
 
 def segment(index: int, prompt: int, cached: int, generated: int) -> SegmentRecord:
     usage = SegmentUsage(prompt, cached, generated, prompt + generated - 1, 0.0, 0.1, 0.1)
-    return SegmentRecord(index, usage, BoundaryMark("line", Decision.FLUSH), 0, 0.0, 0.0)
+    return SegmentRecord(index, usage, BoundaryMark("line", Decision.FLUSH), 0)
 
 
 def two_segments() -> Trace:
@@ -44,6 +44,13 @@ def test_steps_of_another_session_are_noticed() -> None:
     trace.steps = trace.steps[:3]
     with pytest.raises(InvariantViolation, match="no steps"):
         trace.filled_tokens()
+
+
+def test_a_window_fills_and_stays_full() -> None:
+    long = segment(0, 40, 0, 4)
+    record = replace(long, usage=replace(long.usage, resident_tokens=30))
+    trace = Trace([step(0, 24, 0), step(1, 16, 0), *(step(i, 0, 1) for i in (2, 3, 4))], [record])
+    assert trace.filled_tokens() == [24, 30, 30, 30, 30]
 
 
 def test_the_budget() -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from ghostkv import tools
+from ghostkv import evals, explain, tools
 from ghostkv.errors import ConfigError, GhostError
 from ghostkv.options import (
     DEFAULTS,
@@ -17,6 +17,7 @@ from ghostkv.options import (
     Dtype,
     MaxTokens,
     Model,
+    Plan,
     Residency,
     Seed,
     Temperature,
@@ -38,8 +39,10 @@ class _Group(TyperGroup):
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, help="An LLM engine with a bounded KV cache.")
 app.command()(tools.verify)
+app.command()(explain.explain)
 app.add_typer(tools.models, name="models")
 app.add_typer(tools.bench, name="bench")
+app.add_typer(evals.app, name="eval")
 
 
 @app.command()
@@ -70,6 +73,7 @@ def generate(
     top_p: TopP = 0.95,
     seed: Seed = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,  # noqa: FBT002
+    plan: Plan = None,
     trace: Annotated[Path | None, typer.Option(help="Write every step and segment to this file as JSON lines.")] = None,
     dtype: Dtype = DEFAULTS.dtype,
     threads: Threads = DEFAULTS.threads,
@@ -101,6 +105,7 @@ def generate(
             temperature=temperature,
             top_p=top_p,
             seed=seed,
+            plan=explain.plan_option(plan),
         )
         stream(llm, turn, progress, record)
         footing = Footing.of(llm.worker.name, llm.worker.manifest, llm.worker.backend.capabilities())
@@ -155,6 +160,14 @@ def serve(
     ] = DEFAULTS.max_session_tokens,
     dtype: Dtype = DEFAULTS.dtype,
     threads: Threads = DEFAULTS.threads,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL[:DTYPE]",
+            help="One more model, or precision, to share the segments with; repeatable. Dense segments go to the "
+            "strongest with room, light ones to the weakest. Each takes a KV budget of its own.",
+        ),
+    ] = None,
 ) -> None:
     """Serve an OpenAI-compatible API."""
     try:
@@ -162,7 +175,7 @@ def serve(
         from ghostkv.server.serve import serve as run
     except ImportError as error:
         raise ConfigError(f"the server needs an extra: pip install 'ghostkv[server]' ({error})") from error
-    from ghostkv.launch import engine_config, open_worker
+    from ghostkv.launch import engine_config, open_fleet
     from ghostkv.tables import size
     from ghostkv.terminal import Progress
 
@@ -174,12 +187,14 @@ def serve(
         max_session_tokens=max_session_tokens,
     )
     with listen(host, port) as bound, Progress() as progress:
-        worker = open_worker(model, config, announce=progress)
+        serving = open_fleet(model, config, worker or (), announce=progress)
         progress.done()
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{bound.getsockname()[1]}/v1"
-        line = f"serving {worker.name} at {url} (KV budget {size(worker.backend.capabilities().kv_budget)})"
-        run(worker, bound, ready=lambda: print(line, flush=True))
+        budget = size(serving.backend.capabilities().kv_budget)
+        more = f" for each of {1 + len(worker)} workers" if worker else ""
+        line = f"serving {serving.name} at {url} (KV budget {budget}{more})"
+        run(serving, bound, ready=lambda: print(line, flush=True))
 
 
 def main() -> None:

@@ -32,11 +32,13 @@ class EngineConfig:
     kv_budget: int = 512 * 2**20
     """Bytes of the KV pool, allocated once."""
     dtype: str = "bfloat16"
-    """Numbers of weights, activations and KV: "bfloat16" or "float32"."""
+    """Numbers of weights, activations and KV: "bfloat16" or "float32"; "int8": products of integers, KV in bfloat16."""
     device: str = "cpu"
     """Where the model runs: "cpu" (the numeric contract holds), or a torch device such as "cuda" (it does not)."""
     threads: int = 0
     """Compute threads; 0 takes every core this process may run on."""
+    steering: str = ""
+    """File of the model's control vectors; "" for none."""
     max_sequences: int = 128
     """Requests that may run in one step."""
     step_tokens: int = 512

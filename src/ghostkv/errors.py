@@ -9,6 +9,7 @@ GhostError
 ├── ModelNotFound       404
 ├── Overloaded          429  the waiting line is full; try again later
 ├── EngineFault         503  the engine thread died; every pending request gets this
+├── PayloadError        500  a stored payload or archive that cannot be read, or a byte budget that cannot hold one
 └── InvariantViolation  500  bookkeeping is broken; a bug in ghostkv
 
 The server maps a class to its `http_status` and `code`; nothing else does.
@@ -79,6 +80,12 @@ class EngineFault(GhostError):
 
     http_status = 503
     code = "engine_fault"
+
+
+class PayloadError(GhostError):
+    """A stored payload or archive that is damaged or of another version, or a byte budget that cannot hold one."""
+
+    code = "payload_error"
 
 
 class InvariantViolation(GhostError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from ghostkv.config import EngineConfig, parse_bytes
@@ -11,17 +12,20 @@ from ghostkv.engine.stats import StepTrace
 from ghostkv.errors import ConfigError
 from ghostkv.residency import policy
 from ghostkv.session.fit import check_pool
+from ghostkv.session.fleet import Fleet
 from ghostkv.session.worker import Worker
 
 DEFAULT_RESIDENCY = "segment"
+_DTYPES = ("bfloat16", "float32", "int8")  # that may stand after a model's name
 
 
 class Settings(TypedDict, total=False):
     """What an engine may be told; absent ones keep the defaults of `EngineConfig`."""
 
     kv_budget: str | int  # bytes, or text such as "96MiB"
-    dtype: str  # "bfloat16" or "float32"
+    dtype: str  # "bfloat16", "float32" or "int8"
     threads: int  # 0: every core
+    steering: str  # file of the model's control vectors
     default_max_tokens: int
     max_session_tokens: int
 
@@ -61,3 +65,29 @@ def open_worker(
     except BaseException:
         backend.close()
         raise
+
+
+def open_fleet(
+    model: str, config: EngineConfig, others: Sequence[str], *, announce: Callable[[str], None] = lambda _: None
+) -> Worker:
+    """`open_worker` for `model`, and one more for each of `others`: MODEL or MODEL:DTYPE, with a KV budget of its own.
+
+    Their segments are shared out as `Fleet` does; with no others it is the one worker. Raises what `open_worker` does.
+    """
+    workers = [open_worker(model, config, announce=announce)]
+    try:
+        for other in others:
+            workers.append(_beside(other, config, announce))
+    except BaseException:
+        for worker in workers:
+            worker.close()
+        raise
+    return Fleet.of(workers)
+
+
+def _beside(other: str, config: EngineConfig, announce: Callable[[str], None]) -> Worker:
+    model, colon, dtype = other.rpartition(":")
+    if not colon or dtype not in _DTYPES:  # a colon of the model's own path
+        model, dtype = other, config.dtype
+    # Control vectors belong to one model.
+    return open_worker(model, replace(config, dtype=dtype, steering=""), announce=announce)

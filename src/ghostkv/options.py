@@ -11,9 +11,10 @@ from ghostkv.config import EngineConfig
 DEFAULTS = EngineConfig()
 
 Model = Annotated[str, typer.Option(help="A known name (pulled if absent), a .gguf file or a Hugging Face directory.")]
-Residency = Annotated[str, typer.Option(help="Residency policy: segment or full.")]
+Plan = Annotated[str | None, typer.Option(help="auto, model, or a JSON file: answer in parts.")]
+Residency = Annotated[str, typer.Option(help="Residency policy: segment, full or sink_window.")]
 Budget = Annotated[str, typer.Option(help="Size of the KV pool, e.g. 96MiB.")]
-Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
+Dtype = Annotated[str, typer.Option(help="bfloat16, float32 or int8.")]
 Threads = Annotated[int, typer.Option(min=0, help="Compute threads; 0: every core.")]
 Temperature = Annotated[float, typer.Option(help="0: always the most probable token.")]
 TopP = Annotated[float, typer.Option(help="Choose among the most probable tokens that make up this mass.")]

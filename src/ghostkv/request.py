@@ -1,14 +1,19 @@
 """The values that every layer shares: what a segment asks for and what it gives back.
 
-Everything here is a frozen value or a protocol. Nothing here computes, and nothing here knows text templates, blocks or
+Everything here is a frozen value or a protocol. Nothing here decides, and nothing here knows text templates, blocks or
 tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from ghostkv.errors import ConfigError, InvalidRequest
+
+STEERING_UNIT = 1 / 32  # of a coefficient, which is carried as an int8 in these units
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +136,37 @@ class BoundaryView:
     waiting: int  # requests in line
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which tokens a query sees: the first `sinks` and the last `recent`, itself included (StreamingLLM, Xiao 2024).
+
+    What is seen is numbered without a gap, and those numbers are the positions that keys and query are rotated by.
+    """
+
+    sinks: int
+    recent: int
+
+    def __post_init__(self) -> None:
+        if self.sinks < 0 or self.recent < 1:
+            raise ConfigError(f"{self} lets a token not even see itself")
+
+    @property
+    def size(self) -> int:
+        """The most tokens that are seen."""
+        return self.sinks + self.recent
+
+
 class Residency(Protocol):
-    """A residency policy as the engine sees it: how much to reserve, and what to do at a boundary."""
+    """A residency policy as the engine sees it: how much to reserve, what is seen, and what to do at a boundary."""
 
     @property
     def name(self) -> str:  # read-only, so that a frozen dataclass satisfies it
         """What a request calls it by."""
+        ...
+
+    @property
+    def visible(self) -> Window | None:
+        """The window that every query sees through; None: each sees all tokens before it."""
         ...
 
     def reserve(self, remaining: int) -> int:
@@ -152,6 +182,36 @@ class Residency(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Steering:
+    """Control vectors of the shared bank and how strongly each is added (TGP R6). Empty: off."""
+
+    parts: tuple[tuple[str, int], ...] = ()  # (vector, int8 coefficient in STEERING_UNITs), ascending; none is 0
+
+    @classmethod
+    def of(cls, coefficients: Mapping[str, float]) -> Steering:
+        """Quantised: 1.0 adds 10 % of the residual norm; what rounds to 0 is left out. Raises InvalidRequest."""
+        for name, value in coefficients.items():
+            if not -4 <= value <= 127 * STEERING_UNIT:  # true for NaN as well
+                message = f"steering: {name[:40]!r} must be between -4 and {127 * STEERING_UNIT}, not {value}"
+                raise InvalidRequest(message, param="steering")
+        steps = {name: round(value / STEERING_UNIT) for name, value in sorted(coefficients.items())}
+        return cls(tuple((name, count) for name, count in steps.items() if count))
+
+    def __bool__(self) -> bool:
+        """Whether anything is added."""
+        return bool(self.parts)
+
+
+NO_STEERING = Steering()
+
+
+def domain(tenant: str, steering: Steering = NO_STEERING) -> str:
+    """All that a block's KV and its sharing depend on besides the tokens: requests of other domains share none."""
+    vectors = ",".join(f"{len(name)}:{name}{steps:+d}" for name, steps in steering.parts)
+    return f"{len(vectors)}:{vectors}{tenant}"
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentRequest:
     """One engine request: a prompt to continue."""
 
@@ -162,6 +222,13 @@ class SegmentRequest:
     residency: Residency
     remaining: int  # output tokens that the session may still generate, this request included
     tenant: str = ""
+    steering: Steering = NO_STEERING
+    begun: bool = False  # part of an answer of which another request has begun: a full line does not turn it away
+
+    @property
+    def domain(self) -> str:
+        """See `domain`."""
+        return domain(self.tenant, self.steering)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ghostkv.request import Sampling, Token
+from ghostkv.request import NO_STEERING, Sampling, Steering, Token, Window
 
 BLOCK_TOKENS = 16  # token slots of a pool block; also the attention kernel's vector width
 
@@ -36,6 +36,8 @@ class Row:
     start: int  # position of tokens[0]
     table: BlockTable  # covers at least position start + len(tokens) - 1
     draw: Draw | None  # set when the last token's logits choose the next token
+    steering: Steering = NO_STEERING
+    window: Window | None = None  # then the table is that of `kv.ring.Ring(window)`
 
 
 @dataclass(frozen=True, slots=True)

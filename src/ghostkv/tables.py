@@ -14,18 +14,9 @@ if TYPE_CHECKING:  # both bring torch
     from ghostkv.model.inspect import Inspection
     from ghostkv.model.selfcheck import SelfCheck
 
-_SEGMENT_COLUMNS = (
-    "#",
-    "prompt",
-    "cached",
-    "output",
-    "boundary",
-    "live KV",
-    "extract",
-    "render",
-    "prefill",
-    "decode",
-)
+_COUNTS = ("prompt", "cached", "tail", "state", "recalled", "output")
+_TIMES = ("recall", "render", "prefill", "decode", "extract", "merge")
+_SEGMENT_COLUMNS = ("#", *_COUNTS, "boundary", "live KV", "payload", *_TIMES)
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
@@ -40,13 +31,21 @@ def size(count: float) -> str:
 def segment_table(segments: Sequence[SegmentRecord]) -> Table:
     """One row for each segment, and their sums."""
     table = Table(
-        title="segments (tokens; MiB; milliseconds)", title_justify="left", show_footer=True, box=SIMPLE, padding=0
+        title="segments (tokens; MiB of KV, KiB of payload; milliseconds)",
+        title_justify="left",
+        show_footer=True,
+        box=SIMPLE,
+        padding=0,
     )
     rows = [_segment_row(segment) for segment in segments]
-    sums = ["sum", *(_sum(segment, segments) for segment in ("prompt_tokens", "cached_tokens", "generated_tokens"))]
-    sums += ["", "", *(_time(total) for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
+    sums = ["sum", *(str(total) for total in map(sum, zip(*map(_counts, segments), strict=True)))]
+    sums += ["", "", "", *(_time(total) for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
     for name, total in zip(_SEGMENT_COLUMNS, sums, strict=True):
         table.add_column(name, total, justify="left" if name == "boundary" else "right")
+    if any(segment.worker for segment in segments):
+        rows = [[*row, segment.worker, segment.reason] for row, segment in zip(rows, segments, strict=True)]
+        table.add_column("worker")
+        table.add_column("chosen for")
     for row in rows:
         table.add_row(*row)
     return table
@@ -115,21 +114,23 @@ def _pairs(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def _segment_row(segment: SegmentRecord) -> list[str]:
-    usage = segment.usage
     boundary = "end" if segment.boundary is None else segment.boundary.kind
-    numbers = [usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens]
-    live = f"{segment.live_kv_bytes / 2**20:.1f}"
-    return [str(segment.index), *map(str, numbers), boundary, live, *map(_time, _milliseconds(segment))]
+    sizes = [f"{segment.live_kv_bytes / 2**20:.1f}", f"{segment.payload_bytes / 2**10:.1f}"]
+    times = map(_time, _milliseconds(segment))
+    return [str(segment.index), *map(str, _counts(segment)), boundary, *sizes, *times]
+
+
+def _counts(segment: SegmentRecord) -> tuple[int, ...]:
+    usage = segment.usage
+    carried = (segment.tail, segment.state, segment.recalled)
+    return (usage.prompt_tokens, usage.cached_tokens, *carried, usage.generated_tokens)
 
 
 def _milliseconds(segment: SegmentRecord) -> tuple[float, ...]:
-    usage = segment.usage
-    return tuple(1000 * value for value in (segment.extract_s, segment.render_s, usage.prefill_s, usage.decode_s))
+    usage, phases = segment.usage, segment.phases
+    seconds = (phases.recall, phases.render, usage.prefill_s, usage.decode_s, phases.extract, phases.merge)
+    return tuple(1000 * value for value in seconds)
 
 
 def _time(milliseconds: float) -> str:
     return f"{milliseconds:.1f}" if milliseconds < 100 else f"{milliseconds:.0f}"
-
-
-def _sum(name: str, segments: Sequence[SegmentRecord]) -> str:
-    return str(sum(getattr(segment.usage, name) for segment in segments))

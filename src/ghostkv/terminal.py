@@ -78,6 +78,8 @@ def stream(llm: LLM, turn: Turn, progress: Progress, trace: Trace | None = None)
             if trace is not None:
                 trace.segments.append(event)
         else:
+            if trace is not None:
+                trace.plan = event.plan
             write("\n")
             typer.echo(_summary(event, turn, time.perf_counter() - started), err=True)
             return "".join(pieces)
@@ -110,7 +112,8 @@ def _summary(end: Finished, turn: Turn, seconds: float) -> str:
     unseen = f", {end.unseen_tokens} prompt tokens unseen at the end" if end.unseen_tokens else ""
     exact = "exact" if end.exact else f"not exact{unseen}"
     segments = f"{len(end.segments)} segment" + "s" * (len(end.segments) != 1)
+    plan = "" if end.plan is None else f"plan of {len(end.plan.nodes)}, {end.discarded_tokens} tokens discarded; "
     return (
-        f"[{turn.residency}: {exact}; {segments}; {end.prompt_tokens} + {end.completion_tokens} tokens "
+        f"[{turn.residency}: {exact}; {plan}{segments}; {end.prompt_tokens} + {end.completion_tokens} tokens "
         f"in {seconds:.1f} s; {end.reason.value}; seed {turn.sampling.seed}]"
     )

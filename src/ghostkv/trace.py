@@ -11,7 +11,7 @@ from typing import Any
 from ghostkv.backends.base import Capabilities
 from ghostkv.engine.stats import StepTrace
 from ghostkv.errors import ConfigError, InvariantViolation
-from ghostkv.session.turn import SegmentRecord
+from ghostkv.session.turn import PlanRecord, SegmentRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Trace:
 
     steps: list[StepTrace] = field(default_factory=list)
     segments: list[SegmentRecord] = field(default_factory=list)
+    plan: PlanRecord | None = None
 
     def peak_live_bytes(self, footing: Footing) -> int:
         """The most KV that was referenced in any step, in bytes."""
@@ -60,28 +61,27 @@ class Trace:
                 )
 
     def filled_tokens(self) -> list[int]:
-        """Token slots that hold KV after each step.
+        """Tokens whose KV is in the pool, and can still be seen, after each step.
 
         Raises InvariantViolation where steps and segments contradict each other: some step belongs to another session.
         """
         filled: list[int] = []
         steps = iter(self.steps)
         for segment in self.segments:
-            held = segment.usage.cached_tokens
-            while held < segment.usage.resident_tokens:
+            usage = segment.usage
+            held, last = usage.cached_tokens, usage.prompt_tokens + usage.generated_tokens - 1
+            while held < last:
                 step = next(steps, None)
                 if step is None:
                     raise InvariantViolation(f"segment {segment.index} has no steps for its last tokens")
                 held += step.prefill_tokens + step.decode_rows
-                filled.append(held)
-            if held != segment.usage.resident_tokens:
-                raise InvariantViolation(
-                    f"segment {segment.index} ended with {segment.usage.resident_tokens} resident tokens, not {held}"
-                )
+                filled.append(min(held, usage.resident_tokens))  # a window lets go of the others
+            if held != last:
+                raise InvariantViolation(f"segment {segment.index} ended with {last} computed tokens, not {held}")
         return filled
 
     def write(self, path: Path, footing: Footing) -> None:
-        """One JSON object a line, told apart by "kind": header, step or segment."""
+        """One JSON object a line, told apart by "kind": header, plan, step or segment."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w", encoding="utf-8") as file:
@@ -92,5 +92,13 @@ class Trace:
 
     def _lines(self, footing: Footing) -> Iterator[dict[str, Any]]:
         yield {"kind": "header", **asdict(footing)}
+        if self.plan is not None:
+            yield {"kind": "plan", **asdict(self.plan)}
         yield from ({"kind": "step", **asdict(step)} for step in self.steps)
-        yield from ({"kind": "segment", **asdict(segment)} for segment in self.segments)
+        yield from ({"kind": "segment", **_fields(segment)} for segment in self.segments)
+
+
+def _fields(segment: SegmentRecord) -> dict[str, Any]:
+    """A segment's fields; where there is one worker, nothing is said of it."""
+    fields = asdict(segment)
+    return fields if segment.worker else {name: fields[name] for name in fields if name not in ("worker", "reason")}

@@ -115,6 +115,23 @@ def test_scores_are_the_log_probabilities_of_decoding(embedded: EmbeddedBackend)
     assert asyncio.run(embedded.score(ids, 1))[39:] == scores
 
 
+def test_a_score_is_the_same_where_its_prefix_is_cached(embedded: EmbeddedBackend) -> None:
+    ids = [3 + (7 * i) % 250 for i in range(120)]
+    apart = [asyncio.run(embedded.score([5, *ids], start)) for start in (30, 100)]
+    embedded._pool.drop_cached()
+    fresh = {start: asyncio.run(embedded.score(ids, start)) for start in (1,)}
+    cached = embedded._pool.cached
+    assert cached == 119 // 16  # of everything that was computed, the whole blocks
+    for start in (2, 16, 17, 33, 100, 119):
+        assert asyncio.run(embedded.score(ids, start)) == fresh[1][start - 1 :]
+    assert embedded._pool.cached == cached
+    assert apart[1] == apart[0][70:]
+    alike = [*ids[:110], 9, 9, 9]  # another end after a common prefix
+    found = asyncio.run(embedded.score(alike, 105))
+    embedded._pool.drop_cached()
+    assert found == asyncio.run(embedded.score(alike, 105))
+
+
 def test_scoring_outside_the_text_is_refused(embedded: EmbeddedBackend) -> None:
     for start in (0, 3, 9):
         with pytest.raises(InvalidRequest, match="scoring starts"):

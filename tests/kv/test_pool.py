@@ -11,9 +11,9 @@ A = tuple(range(1000, 1160))  # 10 blocks
 B = tuple(range(2000, 2160))
 
 
-def run(pool: BlockPool, tokens: tuple[int, ...], tenant: str = "") -> Allocation:
+def run(pool: BlockPool, tokens: tuple[int, ...], domain: str = "") -> Allocation:
     """Admit exactly `tokens` slots and fill all of them."""
-    allocation = pool.admit(tokens, 1, tenant)
+    allocation = pool.admit(tokens, 1, domain)
     assert allocation is not None
     pool.commit_filled(allocation, tokens, len(tokens))
     pool.check_integrity()
@@ -146,7 +146,7 @@ def test_a_generated_block_is_merged_into_a_cached_one() -> None:
     pool.check_integrity()
 
 
-def test_tenants_share_nothing() -> None:
+def test_domains_share_nothing() -> None:
     pool = BlockPool(12)
     pool.release(run(pool, A[:32], "a"))
     other = pool.admit(A[:33], 1, "b")
@@ -193,7 +193,7 @@ def test_extend_evicts() -> None:
     pool.check_integrity()
 
 
-def test_drop_cached_of_one_tenant() -> None:
+def test_drop_cached_of_one_domain() -> None:
     pool = BlockPool(12)
     pool.release(run(pool, A[:32], "a"))
     pool.release(run(pool, A[:48], "b"))

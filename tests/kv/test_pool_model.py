@@ -1,6 +1,6 @@
 """The pool against a brute-force model: every operation, in any order, with all bookkeeping checked after each.
 
-The model knows token prefixes only, no blocks: what is indexed is a set of (tenant, prefix), what is evictable a list
+The model knows token prefixes only, no blocks: what is indexed is a set of (domain, prefix), what is evictable a list
 of them. A shadow memory of token ids, written and read through the tables, shows that a hit is what it claims to be.
 """
 
@@ -21,13 +21,13 @@ Prefix = tuple[str, tuple[int, ...]]
 @dataclass(eq=False)
 class Request:
     allocation: Allocation
-    tenant: str
+    domain: str
     tokens: list[int]
     slots: int
     filled: int
 
     def indexed(self) -> list[Prefix]:
-        return [(self.tenant, tuple(self.tokens[:end])) for end in range(SIZE, self.filled + 1, SIZE)]
+        return [(self.domain, tuple(self.tokens[:end])) for end in range(SIZE, self.filled + 1, SIZE)]
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -61,20 +61,20 @@ class PoolMachine(RuleBasedStateMachine):
         target=live,
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
         reserve=st.integers(1, 24),
-        tenant=st.sampled_from(["", "t"]),
+        domain=st.sampled_from(["", "t"]),
     )
-    def admit(self, prompt: list[int], reserve: int, tenant: str) -> Request | None:
+    def admit(self, prompt: list[int], reserve: int, domain: str) -> Request | None:
         known = self.referenced() | set(self.evictable)
         hits: list[Prefix] = []
         for end in range(SIZE, len(prompt), SIZE):
-            if (tenant, tuple(prompt[:end])) not in known:
+            if (domain, tuple(prompt[:end])) not in known:
                 break
-            hits.append((tenant, tuple(prompt[:end])))
+            hits.append((domain, tuple(prompt[:end])))
         slots = len(prompt) + reserve - 1
         need = -(-slots // SIZE) - len(hits)
         used = [prefix for prefix in hits if prefix in self.evictable]
         fits = need <= self.free() + len(self.evictable) - len(used)
-        allocation = self.pool.admit(prompt, reserve, tenant)
+        allocation = self.pool.admit(prompt, reserve, domain)
         assert (allocation is not None) == fits
         if allocation is None:
             return None
@@ -82,7 +82,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.evictable = [prefix for prefix in self.evictable if prefix not in used]
         self.evict_for(need, free)
         assert allocation.cached_tokens == len(hits) * SIZE
-        request = Request(allocation, tenant, list(prompt), slots, allocation.cached_tokens)
+        request = Request(allocation, domain, list(prompt), slots, allocation.cached_tokens)
         self.requests.append(request)
         assert self.read(request, request.filled) == prompt[: request.filled]
         return request
@@ -122,10 +122,10 @@ class PoolMachine(RuleBasedStateMachine):
         self.evictable += [prefix for prefix in reversed(request.indexed()) if prefix not in kept]
         self.pool.release(request.allocation)
 
-    @rule(tenant=st.sampled_from([None, "", "t"]))
-    def drop_cached(self, tenant: str | None) -> None:
-        kept = [prefix for prefix in self.evictable if tenant not in (None, prefix[0])]
-        assert self.pool.drop_cached(tenant) == len(self.evictable) - len(kept)
+    @rule(domain=st.sampled_from([None, "", "t"]))
+    def drop_cached(self, domain: str | None) -> None:
+        kept = [prefix for prefix in self.evictable if domain not in (None, prefix[0])]
+        assert self.pool.drop_cached(domain) == len(self.evictable) - len(kept)
         self.evictable = kept
 
     @invariant()
@@ -142,11 +142,11 @@ class PoolMachine(RuleBasedStateMachine):
     def prefix_of(self, block: int) -> Prefix:
         node = self.pool._index.of_block(block)
         assert node is not None
-        tenant, tokens = node.tenant, node.tokens
+        domain, tokens = node.domain, node.tokens
         while node.parent is not None:
             node = node.parent
             tokens = node.tokens + tokens
-        return tenant, tokens
+        return domain, tokens
 
 
 TestPoolMachine = PoolMachine.TestCase

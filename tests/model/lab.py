@@ -20,6 +20,7 @@ from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.llama import Llama
 from ghostkv.model.runner import ModelRunner, RunnerLimits
 from ghostkv.model.selfcheck import SelfCheck, self_check
+from ghostkv.model.steering import Steerer
 from ghostkv.request import Finish, GenerationState, Sampling, SegmentRequest
 from ghostkv.residency import policy
 from ghostkv.step import StepPlan
@@ -65,7 +66,9 @@ class Lab:
         checkpoint = open_checkpoint(path)
         self.shape = checkpoint.shape
         self.tokenizer: Tokenizer = checkpoint.tokenizer
-        self.model = Llama(checkpoint.shape, checkpoint.weights(dtype), torch.device("cpu"))
+        self.kv_dtype = torch.bfloat16 if dtype is torch.int8 else dtype
+        weights, int8 = checkpoint.weights(self.kv_dtype), dtype is torch.int8
+        self.model = Llama(checkpoint.shape, weights, torch.device("cpu"), int8=int8)
         limits: Mapping[str, int] = {name: SEQUENCES if name == "head" else ROWS for name in self.model.products()}
         self.check: SelfCheck = self_check(
             self.model.products(), limits, threads, print, product=product, directory=cache
@@ -73,10 +76,12 @@ class Lab:
         self.ops = CPUOps(self.shape, self.check.plans, threads, product)
         self.threads = threads
         self.dtype = dtype
+        self.digest = checkpoint.digest
+        self.steerer: Steerer | None = None
 
     def runner(self, blocks: int) -> RecordingRunner:
-        kv = KVTensors(self.shape, blocks, self.dtype, torch.device("cpu"))
-        runner = RecordingRunner(self.model, kv, self.ops, RunnerLimits(ROWS, SEQUENCES, self.threads))
+        kv = KVTensors(self.shape, blocks, self.kv_dtype, torch.device("cpu"))
+        runner = RecordingRunner(self.model, kv, self.ops, RunnerLimits(ROWS, SEQUENCES, self.threads), self.steerer)
         runner.logits = {}
         return runner
 

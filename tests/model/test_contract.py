@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from checkpoints import write_hf_checkpoint
 from ghostkv.errors import ModelError
 from ghostkv.model.gemm import Linear, Product, product
-from ghostkv.request import Sampling, SegmentRequest
+from ghostkv.model.steering import Steerer, SteeringBank
+from ghostkv.request import Sampling, SegmentRequest, Steering
 from model.lab import Lab, Run, renamed, request, same_bits
 
 TEXT = (
@@ -27,10 +29,11 @@ ODD_SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-# The real model is checked in its serving dtype, float32 on the small ones.
+# The real model is checked in its serving dtypes, float32 on the small ones. int8 stands for integer products.
 MODELS = [
     ("smollm2", torch.bfloat16),
-    *((name, dtype) for name in ODD_SHAPES for dtype in (torch.bfloat16, torch.float32)),
+    ("smollm2", torch.int8),
+    *((name, dtype) for name in ODD_SHAPES for dtype in (torch.bfloat16, torch.float32, torch.int8)),
 ]
 
 
@@ -127,6 +130,31 @@ def test_two_engines_in_one_process(lab: Lab, path: Path, subject: SegmentReques
         thread.join()
     for run in runs:
         assert run is not None and same_bits(run.rows("subject"), alone.rows("subject"))
+
+
+def test_steering_moves_its_own_request_only(lab: Lab, subject: SegmentRequest, alone: Run) -> None:
+    """Steered or not, a request's bits do not depend on how its neighbours steer, on chunks or on what was cached."""
+    layer, names = lab.shape.layers // 2, ("calm", "formal", "near")
+    vectors = torch.randn(3, lab.shape.hidden, generator=torch.Generator().manual_seed(1))
+    lab.steerer = Steerer(SteeringBank(lab.digest, names, (layer, layer, 0), vectors), lab.model)
+    steered = replace(subject, steering=Steering.of({"calm": 1.0, "near": -0.5}))
+    engine, off = lab.engine(), alone.rows("subject")
+    on = engine.run([steered]).rows("subject")
+    assert not same_bits(on, off)
+    again = engine.run([steered])
+    assert again.finish["subject"].usage.cached_tokens == 96
+    assert same_bits(again.rows("subject"), on)
+    plain = engine.run([subject])  # the same tokens are cached, but only as steered
+    assert plain.finish["subject"].usage.cached_tokens == 0
+    assert same_bits(plain.rows("subject"), off)
+
+    coefficients = [{"formal": 2.0}, {"calm": -1.0}, {}, {"calm": 1.0, "formal": 0.03125}]
+    crowd = [replace(r, steering=Steering.of(coefficients[i % 4])) for i, r in enumerate(others(lab, 8))]
+    run = lab.engine().run([*crowd[:5], steered, renamed(subject, "plain"), *crowd[5:]], every=1)
+    assert same_bits(run.rows("subject"), on)
+    assert same_bits(run.rows("plain"), off)
+    assert same_bits(lab.engine(step_tokens=33, sequences=1).run([steered]).rows("subject"), on)
+    lab.steerer = None
 
 
 def large_counts_differ(x: torch.Tensor, linear: Linear) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from ghostkv.model.kv_tensors import KVTensors
@@ -15,8 +16,9 @@ from ghostkv.step import Draw, Row, StepPlan
 from model.lab import GREEDY, ROWS, SEQUENCES, Lab
 
 
-def test_both_give_the_same_logits(small_hf: Path) -> None:
-    lab = Lab(small_hf, torch.float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_both_give_the_same_logits(small_hf: Path, dtype: torch.dtype) -> None:
+    lab = Lab(small_hf, dtype)
     draw = Draw(GREEDY, 0.0)
     tables = [np.arange(8, dtype=np.int32), np.arange(8, 16, dtype=np.int32)]
     both = tables[1], draw
@@ -36,4 +38,5 @@ def test_both_give_the_same_logits(small_hf: Path) -> None:
             found.append([runner.forward(plan).clone() for plan in plans])
     for ours, reference in zip(*found, strict=True):
         assert ours.shape == reference.shape
-        assert (ours - reference).abs().max() < 1e-4 * reference.abs().max()
+        # A digit may fall on the other side of a tie, which moves an input by 1 % of the row's largest.
+        assert (ours - reference).abs().max() < (2e-2 if dtype is torch.int8 else 1e-4) * reference.abs().max()

@@ -8,7 +8,8 @@ import sys
 before = set(sys.modules)
 import ghostkv.residency
 import ghostkv.protocol.render, ghostkv.protocol.segmenter, ghostkv.protocol.rules, ghostkv.protocol.tail
-import ghostkv.protocol.archive
+import ghostkv.protocol.reader, ghostkv.protocol.ledger
+import ghostkv.protocol.archive, ghostkv.protocol.archive_format, ghostkv.protocol.recall
 loaded = {name.split(".")[0] for name in set(sys.modules) - before}
 print(*sorted(loaded & {"torch", "numpy", "numba", "asyncio", "socket", "random", "logging", "subprocess"}))
 """

@@ -59,6 +59,7 @@ from ghostkv.residency.registry import register
 class Never:
     name: str = "{name}"
     budget: None = None
+    visible: None = None
     def reserve(self, remaining: int) -> int:
         return remaining
     def at_boundary(self, view: BoundaryView) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -26,13 +26,13 @@ from ghostkv.request import (
     Token,
 )
 from ghostkv.residency import SegmentBudget, policy
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.chain import Chain, TurnContext
 from ghostkv.session.loop import run
-from ghostkv.session.turn import Event, Finished, Output, SegmentRecord, Turn
+from ghostkv.session.turn import Event, Finished, Output, Phases, SegmentRecord, Turn
 
 STORY = re.findall(r" ?\w+|\S|\n", "The storm rose over the ridge. Nobody spoke, and the habitat was silent.\n" * 40)
 SYSTEM, ASK = Message("system", "be brief"), Message("user", "a story")
-BUDGET = SegmentBudget(target=10, cap=16, tail=8, state=4, recall=2)
+BUDGET = SegmentBudget(target=10, cap=16, tail=8, state=0, recall=0)
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class SmallSegment:
 
     name: str = "segment"
     budget: SegmentBudget = BUDGET
+    visible: None = None
 
     def reserve(self, remaining: int) -> int:
         return min(self.budget.cap, remaining)
@@ -65,14 +66,20 @@ def template(messages: Sequence[Message]) -> list[int]:
     return [part for message in messages for part in (len(message.role), *map(ord, message.content))] + [9]
 
 
-def context_for(backend: FakeBackend, eos: tuple[str, ...] = (), boundary: BoundaryRule | None = None) -> TurnContext:
+def context_for(
+    backend: FakeBackend,
+    eos: tuple[str, ...] = (),
+    boundary: BoundaryRule | None = None,
+    budget: SegmentBudget = BUDGET,
+) -> TurnContext:
     return TurnContext(
         template=template,
+        encode=lambda text: [ord(c) for c in text],
         token_bytes=backend.token_bytes,
         eos_ids=tuple(backend.ids[piece.encode()] for piece in eos),
         clock=Ticking(),
         boundary=boundary,
-        policies=lambda name: SmallSegment() if name == "segment" else policy(name),
+        policies=lambda name: SmallSegment(budget=budget) if name == "segment" else policy(name),
     )
 
 
@@ -140,7 +147,8 @@ def test_records_and_the_end() -> None:
     # The last generated token is not resident; 16 tokens of 100 bytes are a block.
     assert [record.usage.resident_tokens for record in records] == [31, 35, 39, 23]
     assert [record.live_kv_bytes for record in records] == [3200, 4800, 4800, 3200]
-    assert [(record.extract_s, record.render_s) for record in records] == [(1.0, 1.0)] * 4
+    # The clock ticks whenever it is read, and a prompt is rendered in two steps.
+    assert [record.phases for record in records] == [Phases(recall=1.0, render=2.0, extract=1.0, merge=1.0)] * 4
     assert finished(found) == Finished(
         FinishReason.LENGTH,
         prompt_tokens=head,
@@ -161,27 +169,31 @@ def test_after_a_cap_the_next_segment_counts_from_the_start() -> None:
     ]
 
 
-def test_decode_extract_flush_assemble() -> None:
-    """Extraction comes before the next prompt, and that before the next decode; the record closes a segment."""
+def test_the_order_of_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode, extract, merge, and only then the next prompt; the record closes a segment."""
     backend = FakeBackend(STORY)
     log = backend.log
-
-    def token_bytes(token_id: int) -> bytes:
-        if log[-1] != "extract":
-            log.append("extract")
-        return backend.token_bytes(token_id)
+    for name in ("recall", "render", "extract", "merge"):
+        monkeypatch.setattr(Chain, name, logged(log, name, getattr(Chain, name)))
 
     async def collect() -> None:
-        async for event in run(backend, turn(max_tokens=30), replace(context_for(backend), token_bytes=token_bytes)):
+        async for event in run(backend, turn(max_tokens=30), context_for(backend)):
             kind = type(event).__name__
             if log[-1] != kind:
                 log.append(kind)
 
     asyncio.run(collect())
-    segment = ["generate t.{}", "Output", "finish t.{}", "Output", "extract", "SegmentRecord"]
-    last = [step for step in segment if step != "extract"]
-    expected = [step.format(i) for i, steps in enumerate([segment, segment, last]) for step in steps]
-    assert log == [*expected, "Finished"]
+    decode = ["generate t.{}", "Output", "finish t.{}", "Output"]
+    segment = ["recall", "render", *decode, "extract", "merge", "SegmentRecord"]
+    assert log == [*(step.format(i) for i in range(3) for step in segment), "Finished"]
+
+
+def logged(log: list[str], name: str, step: Callable[..., object]) -> Callable[..., object]:
+    def call(*args: object) -> object:
+        log.append(name)
+        return step(*args)
+
+    return call
 
 
 def test_full_is_one_segment_and_exact() -> None:
@@ -205,7 +217,8 @@ LATEST = (Message("user", "r" * 2), Message("assistant", "b" * 2))  # 6 ids
 def test_earlier_exchanges_use_what_is_left_of_the_allowance() -> None:
     backend = FakeBackend(STORY)
     messages = (SYSTEM, *OLD, *LATEST, ASK)
-    found = events(backend, turn(max_tokens=40, messages=messages), context_for(backend))
+    context = context_for(backend, budget=replace(BUDGET, state=4, recall=2))
+    found = events(backend, turn(max_tokens=40, messages=messages), context)
     head, latest = template((SYSTEM, ASK)), template((SYSTEM, *LATEST, ASK))
     # The constants are 8 + 4 + 2: at first the 6 ids of the latest exchange fit, and beside a tail of 8 they still do.
     assert [request.prompt[: len(latest)] == tuple(latest) for request in backend.requests] == [True] * 4

@@ -15,7 +15,7 @@ from ghostkv.backends.embedded import EmbeddedBackend
 from ghostkv.config import EngineConfig
 from ghostkv.model.load import LoadedModel, load_model
 from ghostkv.protocol.rules import FixedBoundary
-from ghostkv.request import BoundaryView, Decision, Message, Sampling
+from ghostkv.request import BoundaryView, Decision, Message, Sampling, Window
 from ghostkv.residency import Policy, SegmentBudget, policy
 from ghostkv.session.turn import Finished, Output, SegmentRecord, Turn
 from ghostkv.session.worker import Worker
@@ -32,6 +32,7 @@ class Sixteen:
 
     name: str = "sixteen"
     budget: SegmentBudget | None = None
+    visible: Window | None = None
 
     def reserve(self, remaining: int) -> int:
         return 16

@@ -152,3 +152,9 @@ def test_ids_outside_the_vocabulary_are_refused(byte_level: tokenizers.Tokenizer
         Tokenizer(byte_level, eos_ids=[99999])
     with pytest.raises(ModelError, match="none is named"):
         Tokenizer(byte_level, add_bos=True)
+
+
+def test_the_digest_tells_what_ids_mean() -> None:
+    assert byte_tokenizer().digest == byte_tokenizer().digest
+    others = (byte_tokenizer(("<|x|>",)), byte_tokenizer(add_bos=True))
+    assert len({tokenizer.digest for tokenizer in (byte_tokenizer(), *others)}) == 3

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ghostkv.request import Delta, SegmentRequest
+from ghostkv.request import Delta, SegmentRequest, Window
+
+SCORING = "score"
+"""The tenant of what is scored. A request that is to share prefixes with it names it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,15 @@ class Capabilities:
     kv_bytes_per_token: int
     kv_budget: int  # bytes of the pool
     block_tokens: int
+    steering: tuple[str, ...] = ()  # control vectors that a request may name
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy a backend is, about now: whoever asks is not on the engine's thread."""
+
+    free_tokens: int  # slots that an admission could take
+    waiting: int  # requests in line
 
 
 class Backend(Protocol):
@@ -40,8 +52,11 @@ class Backend(Protocol):
         """
         ...
 
-    async def score(self, ids: Sequence[int], start: int) -> list[float]:
-        """Natural log-probability of each of ids[start:] given everything before it (start >= 1)."""
+    async def score(self, ids: Sequence[int], start: int, window: Window | None = None) -> list[float]:
+        """Natural log-probability of each of ids[start:] given everything before it that `window` shows (start >= 1).
+
+        None shows all of it. Under a window, ids may be longer than the model's context.
+        """
         ...
 
     def cancel(self, request_id: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
-from ghostkv.backends.base import Capabilities
+from ghostkv.backends.base import SCORING, Capabilities, Load
 from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
@@ -16,8 +16,9 @@ from ghostkv.engine.service import AsyncEngine
 from ghostkv.engine.stats import EngineStats, StepTrace
 from ghostkv.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from ghostkv.kv.pool import BlockPool
+from ghostkv.kv.ring import Ring
 from ghostkv.model.load import Announce, LoadedModel, load_model
-from ghostkv.request import Delta, SegmentRequest
+from ghostkv.request import Delta, SegmentRequest, Window, domain
 from ghostkv.step import BLOCK_TOKENS
 from ghostkv.text.detokenizer import Detokenizer
 from ghostkv.text.template import ChatTemplate
@@ -69,6 +70,11 @@ class EmbeddedBackend:
         """The engine's counters."""
         return self._engine.stats
 
+    def occupancy(self) -> Load:
+        """How busy the engine is, about now."""
+        waiting = self._engine.scheduler.occupancy().waiting
+        return Load(free_tokens=self._pool.available * BLOCK_TOKENS, waiting=waiting)
+
     def capabilities(self) -> Capabilities:
         """What the embedded engine does: everything; exact where the numeric contract holds."""
         return Capabilities(
@@ -82,18 +88,21 @@ class EmbeddedBackend:
             kv_bytes_per_token=self.model.block_bytes // BLOCK_TOKENS,
             kv_budget=self.model.blocks * self.model.block_bytes,
             block_tokens=BLOCK_TOKENS,
+            steering=() if self.model.steering is None else self.model.steering.names,
         )
 
     def generate(self, request: SegmentRequest) -> AsyncGenerator[Delta, None]:
         """Stream one segment."""
         return self._service.generate(request)
 
-    async def score(self, ids: Sequence[int], start: int) -> list[float]:
+    async def score(self, ids: Sequence[int], start: int, window: Window | None = None) -> list[float]:
         """Log-probabilities of ids[start:]; runs between two steps of the engine, which wait for it."""
         context = self.model.checkpoint.shape.context
         if not 1 <= start < len(ids):
             raise InvalidRequest(f"scoring starts at token {start}, outside 1..{len(ids) - 1}", param="start")
-        if len(ids) > min(context, self._pool.num_blocks * BLOCK_TOKENS):
+        if window is not None:
+            Ring(window).check_fits(self._pool.num_blocks, context)
+        elif len(ids) > min(context, self._pool.num_blocks * BLOCK_TOKENS):
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {context} tokens and the KV pool holds "
                 f"{self._pool.num_blocks * BLOCK_TOKENS}, but {len(ids)} are to be scored: context_length_exceeded",
@@ -101,15 +110,22 @@ class EmbeddedBackend:
             )
 
         def run() -> list[float]:
-            allocation = self._pool.admit(ids, 1, "score")
+            pool = self._pool
+            if window is None:  # what is found of ids[:start] ends before the first token whose logits are needed
+                allocation = pool.admit(ids[:start], len(ids) - start, domain(SCORING))
+            else:
+                allocation = pool.admit_apart(Ring(window).blocks)
             if allocation is None:
                 raise Overloaded(
                     f"scoring {len(ids)} tokens needs KV blocks that running requests hold; try again later"
                 )
             try:
-                return self.model.runner.score(ids, start, allocation.table)
+                scores = self.model.runner.score(ids, start, allocation.table, window, allocation.cached_tokens)
+                if window is None:
+                    pool.commit_filled(allocation, ids, len(ids) - 1)
+                return scores
             finally:
-                self._pool.release(allocation)
+                pool.release(allocation)
 
         return await asyncio.wrap_future(self._service.call(run))
 

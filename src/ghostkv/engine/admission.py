@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ghostkv.config import EngineConfig
 from ghostkv.errors import ConfigError, ContextLengthExceeded, InvalidRequest, Overloaded
 from ghostkv.kv.pool import BlockPool
+from ghostkv.kv.ring import Ring
 from ghostkv.request import SegmentRequest
 
 
@@ -44,6 +45,9 @@ def check_fits(request: SegmentRequest, pool: BlockPool, limits: Limits) -> None
         raise InvalidRequest("the prompt is empty: at least one token is needed to continue", param="prompt")
     if request.remaining < 1:
         raise InvalidRequest(f"max_tokens must be at least 1, not {request.remaining}", param="max_tokens")
+    if (window := request.residency.visible) is not None:
+        Ring(window).check_fits(pool.num_blocks, limits.max_context)
+        return
     prompt, answer = len(request.prompt), reservation(request)
     # The last output token is never an input, so the pool holds one token more than it has slots.
     context = min(limits.max_context, pool.num_blocks * pool.block_tokens + 1)

@@ -17,7 +17,8 @@ from ghostkv.engine.order import by_phase, head
 from ghostkv.engine.sequence import Sequence
 from ghostkv.engine.text_gate import Detokenizer
 from ghostkv.errors import InvalidRequest, InvariantViolation
-from ghostkv.kv.pool import BlockPool
+from ghostkv.kv.pool import Allocation, BlockPool
+from ghostkv.kv.ring import Ring
 from ghostkv.request import (
     Boundary,
     BoundaryMark,
@@ -92,7 +93,7 @@ class Scheduler:
         self.check(request)
         if any(request.id in line for line in (self._arriving, self._resuming, self._running)):
             raise InvalidRequest(f"a request with id {request.id!r} is already running", param="id")
-        if request.state.emitted:
+        if request.begun or request.state.emitted:
             self._resuming[request.id] = _Waiting(request, now)
             return
         check_line(len(self._arriving), self.limits)
@@ -142,7 +143,8 @@ class Scheduler:
             if sequence is None:
                 continue  # cancelled while the step ran
             sequence.advance(row, result.seconds)
-            self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
+            if sequence.ring is None:
+                self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
             if token is not None:
                 deltas.append(self._accept(sequence, token))
         return deltas
@@ -161,13 +163,20 @@ class Scheduler:
                 return
             request = waiting.request
             reserved = reservation(request)
-            allocation = self.pool.admit(request.prompt, reserved, request.tenant)
+            allocation = self._allocate(request, reserved)
             if allocation is None:
                 return
             (self._resuming if request.id in self._resuming else self._arriving).pop(request.id)
             sequence = Sequence(request, allocation, reserved, now - waiting.since, self._detokenizer)
             self._running[request.id] = sequence
             yield sequence
+
+    def _allocate(self, request: SegmentRequest, reserved: int) -> Allocation | None:
+        """Blocks for the whole reservation, or for the window that the request sees through: None if there are none."""
+        window = request.residency.visible
+        if window is None:
+            return self.pool.admit(request.prompt, reserved, request.domain)
+        return self.pool.admit_apart(Ring(window).blocks)
 
     def _accept(self, sequence: Sequence, token: Token) -> Delta:
         """One new token of one request: go on, cross a boundary, or finish."""
@@ -190,7 +199,7 @@ class Scheduler:
         request = sequence.request
         view = BoundaryView(
             kind=kind,
-            resident=sequence.filled,
+            resident=sequence.resident,
             generated=sequence.generated,
             unreserved=request.remaining - sequence.reserved,
             free_blocks=self.pool.available,

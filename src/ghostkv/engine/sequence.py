@@ -10,6 +10,7 @@ from types import MappingProxyType
 from ghostkv.engine.randomness import uniform
 from ghostkv.engine.text_gate import Detokenizer, TextGate
 from ghostkv.kv.pool import Allocation
+from ghostkv.kv.ring import Ring
 from ghostkv.request import GenerationState, SegmentRequest, SegmentUsage, Verdict
 from ghostkv.step import Draw, Row
 
@@ -33,6 +34,7 @@ class Sequence:
         "prompt_tokens",
         "request",
         "reserved",
+        "ring",
         "tokens",
     )
 
@@ -48,6 +50,8 @@ class Sequence:
         self.reserved = reserved  # output tokens that the reservation allows
         self.emitted = request.state.emitted  # output tokens of the session
         self.gate = TextGate(detokenizer, request.state)
+        window = request.residency.visible
+        self.ring = None if window is None else Ring(window)  # where its tokens stand, if that is no plain order
         self._state = request.state
         self._counts = dict(request.state.counts)
         # A read-only live view: a copy for each step would cost time in all distinct tokens. It changes in commit only.
@@ -62,15 +66,21 @@ class Sequence:
         """Whether the whole prompt is computed."""
         return self.filled >= self.prompt_tokens
 
+    @property
+    def resident(self) -> int:
+        """Tokens whose KV is in the pool and can still be seen."""
+        return self.filled if self.ring is None else self.ring.resident(self.filled)
+
     def decode_row(self) -> Row:
         """The newest token, to compute its KV and choose the next."""
-        return Row(self.request.id, (self.tokens[-1],), self.filled, self.allocation.table, self._draw())
+        return self._row((self.tokens[-1],), self._draw())
 
     def prefill_row(self, budget: int) -> Row:
         """At most `budget` prompt tokens; with a draw only if the last one is among them."""
         end = min(self.prompt_tokens, self.filled + budget)
-        draw = self._draw() if end == self.prompt_tokens else None
-        return Row(self.request.id, self.request.prompt[self.filled : end], self.filled, self.allocation.table, draw)
+        if self.ring is not None:
+            end = min(end, self.ring.chunk_end(self.filled))
+        return self._row(self.request.prompt[self.filled : end], self._draw() if end == self.prompt_tokens else None)
 
     def advance(self, row: Row, seconds: float) -> None:
         """`row` was computed in a step of `seconds`."""
@@ -105,11 +115,16 @@ class Sequence:
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.allocation.cached_tokens,
             generated_tokens=self.generated,
-            resident_tokens=self.filled,
+            resident_tokens=self.resident,
             queue_s=self._queue_s,
             prefill_s=self._prefill_s,
             decode_s=self._decode_s,
         )
+
+    def _row(self, tokens: tuple[int, ...], draw: Draw | None) -> Row:
+        request = self.request
+        window = None if self.ring is None else self.ring.window
+        return Row(request.id, tokens, self.filled, self.allocation.table, draw, request.steering, window)
 
     def _draw(self) -> Draw:
         sampling = self.request.sampling

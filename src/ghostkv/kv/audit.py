@@ -18,7 +18,7 @@ from ghostkv.kv.prefix_index import Node, PrefixIndex
 class Held:
     """The pool's record of one allocation."""
 
-    tenant: str
+    domain: str
     blocks: list[int]  # in order of position
     nodes: list[Node]  # of the leading blocks, as far as they are indexed
     slots: int  # reserved token slots

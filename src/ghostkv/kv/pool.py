@@ -30,7 +30,7 @@ class Allocation:
 
 
 class BlockPool:
-    """A fixed number of blocks, shared by exact token prefix within a tenant."""
+    """A fixed number of blocks, shared by exact token prefix within a domain."""
 
     def __init__(self, num_blocks: int, block_tokens: int = BLOCK_TOKENS) -> None:
         if num_blocks < 1 or block_tokens < 1:
@@ -76,7 +76,7 @@ class BlockPool:
         """Blocks that cover `slots` token slots."""
         return -(-slots // self.block_tokens)
 
-    def admit(self, prompt: Sequence[int], reserve: int, tenant: str = "") -> Allocation | None:
+    def admit(self, prompt: Sequence[int], reserve: int, domain: str = "") -> Allocation | None:
         """Blocks for a prompt and `reserve` output tokens, or None, which leaves everything as it was.
 
         The last output token is never an input, hence prompt + reserve - 1 slots. The last prompt token is always
@@ -88,17 +88,17 @@ class BlockPool:
         findable = (len(prompt) - 1) // self.block_tokens
         if total - findable > self.available:
             return None  # not even a prompt found in full would fit: spare a waiting request the look-up in each step
-        hits = self._index.match(tenant, prompt, len(prompt) - 1)
+        hits = self._index.match(domain, prompt, len(prompt) - 1)
         need = total - len(hits)
         if need > self.available - sum(1 for node in hits if self._refs[node.block] == 0):
             return None
-        for node in hits:
-            self._reference(node.block)
-        blocks = [node.block for node in hits] + self._take(need)
-        key = self._next_key
-        self._next_key += 1
-        self._held[key] = Held(tenant, blocks, hits, slots)
-        return Allocation(key, np.array(blocks, dtype=np.int32), len(hits) * self.block_tokens)
+        return self._hold(domain, hits, slots)
+
+    def admit_apart(self, blocks: int) -> Allocation | None:
+        """That many blocks whose holder reuses their slots, or None: never index them with `commit_filled`."""
+        if blocks > self.available:
+            return None
+        return self._hold("", [], blocks * self.block_tokens)
 
     def extend(self, allocation: Allocation, tokens: int) -> bool:
         """Reserve `tokens` more slots at once, or say no and change nothing. Never waits."""
@@ -123,7 +123,7 @@ class BlockPool:
         while (position := len(held.nodes)) < filled // size:
             own = held.blocks[position]
             tokens = tuple(token_ids[position * size : (position + 1) * size])
-            node = self._index.place(held.tenant, held.nodes[-1] if held.nodes else None, tokens, own)
+            node = self._index.place(held.domain, held.nodes[-1] if held.nodes else None, tokens, own)
             if node.block != own:
                 self._reference(node.block)
                 self._drop(own)
@@ -138,9 +138,9 @@ class BlockPool:
         for block in reversed(held.blocks):  # deepest first, so that a child is always evicted before its parent
             self._drop(block)
 
-    def drop_cached(self, tenant: str | None = None) -> int:
-        """Empty the cache, of one tenant or of all; returns the number of blocks that became free."""
-        dropped = [block for block in self._cached if tenant is None or self._node(block).tenant == tenant]
+    def drop_cached(self, domain: str | None = None) -> int:
+        """Empty the cache, of one domain or of all; returns the number of blocks that became free."""
+        dropped = [block for block in self._cached if domain is None or self._node(block).domain == domain]
         for block in dropped:
             self._evict(block)
         self._free += dropped
@@ -149,6 +149,16 @@ class BlockPool:
     def check_integrity(self) -> None:
         """Raise InvariantViolation, with the numbers, unless all bookkeeping agrees. Costs time in all blocks."""
         audit(self._refs, self._free, self._cached, self._index, self._held.values(), self.block_tokens)
+
+    def _hold(self, domain: str, hits: list[Node], slots: int) -> Allocation:
+        """Reference the blocks of `hits`, take the rest of `slots`, and write it down."""
+        for node in hits:
+            self._reference(node.block)
+        blocks = [node.block for node in hits] + self._take(self.blocks_for(slots) - len(hits))
+        key = self._next_key
+        self._next_key += 1
+        self._held[key] = Held(domain, blocks, hits, slots)
+        return Allocation(key, np.array(blocks, dtype=np.int32), len(hits) * self.block_tokens)
 
     def _holding(self, allocation: Allocation) -> Held:
         held = self._held.get(allocation.key)

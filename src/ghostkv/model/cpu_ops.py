@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
 from ghostkv.errors import ModelError
-from ghostkv.model import kernels
-from ghostkv.model.batch import Batch, Longs
+from ghostkv.model import int8_kernels, kernels, window_kernels
+from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import GemmPlan, Linear, Product, product
 from ghostkv.model.shape import ModelShape
 
 HEAD_SIZES = (64, 128)
+
+_FIRST_POSITIONS = 1024
 
 Plans = Mapping[tuple[int, int], GemmPlan]  # (outputs, inputs) -> plan
 
@@ -37,6 +40,9 @@ class CPUOps:
         self._threads = threads
         self._heads = (0,) * group
         self._scratch = kernels.attention_scratch(threads, group, shape.head_size)
+        self._tiles = np.zeros(threads * window_kernels.tile_floats(shape.head_size), dtype=np.float32)
+        self._lanes: window_kernels.LaneRope | None = None
+        self._rows = np.zeros(0, dtype=np.float32)  # one row per thread, for `quantize`
         self._flat: dict[int, tuple[torch.Tensor, npt.NDArray[Any]]] = {}
 
     def padded_rows(self, rows: int) -> int:
@@ -44,7 +50,18 @@ class CPUOps:
 
     def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
         plan = self._plans[weight.outputs, weight.inputs]
-        return plan.run(self._product, x[: plan.padded(rows)], weight)
+        padded = plan.padded(rows)
+        if weight.scales is None:
+            return plan.run(self._product, x[:padded], weight)
+        digits, scales = torch.empty(padded, weight.inputs, dtype=torch.int8), np.empty(rows, dtype=np.float32)
+        sizes = rows, weight.inputs, weight.block, self._threads
+        int8_kernels.quantize(self._array(x), _view(digits), scales, self._row_scratch(weight.inputs), *sizes)
+        sums = plan.run(self._product, digits, weight)
+        width = weight.outputs - weight.fine
+        out = torch.empty(padded, width) if weight.fine else sums.view(torch.float32)
+        arrays = _view(sums), _view(out), scales, self._array(weight.scales)
+        int8_kernels.scale_sums(*arrays, rows, width, weight.fine, self._threads)
+        return out
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         kernels.embed(ids.numpy(), self._array(table), self._array(residual), rows, table.shape[1], self._threads)
@@ -89,6 +106,7 @@ class CPUOps:
             self._array(values),
             batch.slots,
             batch.positions,
+            batch.key_positions,
             self._array(rope[0]),
             self._array(rope[1]),
             batch.rows,
@@ -118,7 +136,44 @@ class CPUOps:
             batch.positions,
             self._array(out),
             self._scratch,
-            batch.rows,
+            batch.plain,
+            shape.kv_heads,
+            self._heads,
+            shape.head_size,
+            self._threads,
+        )
+
+    def attend_windowed(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        windowed: WindowedRows,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        out: torch.Tensor,
+        shape: ModelShape,
+    ) -> None:
+        lanes = self._lane_rope(rope, int(windowed.positions.max()) + 1)
+        window_kernels.attend_windowed(
+            self._array(queries),
+            self._array(keys),
+            self._array(values),
+            batch.tables,
+            batch.width,
+            batch.sequences,
+            windowed.rows,
+            windowed.tokens,
+            windowed.sinks,
+            windowed.gone,
+            windowed.ring_at,
+            windowed.ring_blocks,
+            lanes.cosines,
+            lanes.sines,
+            lanes.stride,
+            self._array(out),
+            self._scratch,
+            self._tiles,
             shape.kv_heads,
             self._heads,
             shape.head_size,
@@ -127,6 +182,18 @@ class CPUOps:
 
     def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
         kernels.gated_silu(_view(gate_up), self._array(out), rows, out.shape[1], self._threads)
+
+    def _row_scratch(self, width: int) -> npt.NDArray[np.float32]:
+        if len(self._rows) < self._threads * width:
+            self._rows = np.zeros(self._threads * width, dtype=np.float32)
+        return self._rows
+
+    def _lane_rope(self, rope: tuple[torch.Tensor, torch.Tensor], positions: int) -> window_kernels.LaneRope:
+        """The tables for at least that many positions, kept: they grow with the longest window that was seen."""
+        if self._lanes is None or self._lanes.positions < positions:
+            whole = min(max(2 * positions, _FIRST_POSITIONS), len(rope[0]))
+            self._lanes = window_kernels.LaneRope.of(rope, whole)
+        return self._lanes
 
     def _array(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
         """`_view`, kept for tensors that live as long as the model: making one costs more than a small kernel."""
@@ -141,6 +208,6 @@ def _view(tensor: torch.Tensor) -> npt.NDArray[Any]:
     flat = tensor.view(-1)
     if flat.dtype == torch.bfloat16:
         flat = flat.view(torch.uint16)
-    elif flat.dtype != torch.float32:
+    elif flat.dtype not in (torch.float32, torch.int32, torch.int8):
         raise ModelError(f"the CPU kernels compute in bfloat16 or float32, not {tensor.dtype}")
     return flat.numpy()

@@ -9,6 +9,7 @@ Not here: the activations between products (`kernels.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ class Linear:
     dtype: torch.dtype
     data: torch.Tensor  # [outputs, inputs], or the library's own layout
     packed: bool
+    scales: torch.Tensor | None = None  # float32 [outputs], of int8 weights: see `int8.py`
+    block: int = 1  # of the Hadamard transform that the inputs of int8 weights go through
+    fine: int = 0  # last outputs that are second digits of those before them
 
 
 Product = Callable[[torch.Tensor, Linear], torch.Tensor]  # x [n, inputs] -> x @ weight.T [n, outputs]
@@ -49,7 +53,12 @@ def prepare(weight: torch.Tensor) -> Linear:
 
 
 def product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
-    """x [n, inputs] -> x @ weight.T [n, outputs], by the library that torch was built with."""
+    """x [n, inputs] -> x @ weight.T [n, outputs], by the library that torch was built with.
+
+    Both of the weight's dtype; the sums of int8 products are int32.
+    """
+    if linear.dtype == torch.int8:
+        return torch._int_mm(x, linear.data.t())
     if linear.packed:
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, linear.data, None, "none", [], "")
         return found
@@ -112,12 +121,13 @@ def check_shape(name: str, linear: Linear, limit: int, threads: int, product: Pr
 
     Every row count is compared, on CHECK_ROWS random rows at drifting positions among hostile neighbours, with a
     canonical product by one thread: so plans found for different thread counts agree as well. Uses `threads` threads.
+    Integer products are compared with the true sums: a processor's short ways with int8 may saturate.
 
     Raises:
         ModelError: not even fixed tiles give a row the same bits everywhere.
     """
     generator = torch.Generator().manual_seed(linear.outputs * 1_000_003 + linear.inputs)
-    x = torch.randn(CHECK_ROWS, linear.inputs, generator=generator).to(linear.dtype)
+    x = _random_rows(linear, generator)
     counts = row_counts(limit, linear.outputs)
     canonical = _canonical(product, GemmPlan((_CANONICAL_ROWS,)), x, linear)
     torch.set_num_threads(threads)
@@ -147,7 +157,21 @@ def _tiled_plan(
     return None
 
 
+def _random_rows(linear: Linear, generator: torch.Generator) -> torch.Tensor:
+    if linear.dtype == torch.int8:
+        return torch.randint(-127, 128, (CHECK_ROWS, linear.inputs), dtype=torch.int8, generator=generator)
+    return torch.randn(CHECK_ROWS, linear.inputs, generator=generator).to(linear.dtype)
+
+
+def _exact(x: torch.Tensor, linear: Linear) -> torch.Tensor:
+    """The sums of int8 products: float64 holds each of them."""
+    wide = x.double()
+    return torch.cat([(wide @ part.double().t()).int() for part in torch.split(linear.data, 4096)], dim=1)
+
+
 def _canonical(product: Product, plan: GemmPlan, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+    if linear.dtype == torch.int8:
+        return _exact(x, linear)
     torch.set_num_threads(1)
     rows = plan.padded(min(_CANONICAL_ROWS, plan.counts[-1]))
     padded = torch.zeros(-(-x.shape[0] // rows) * rows, x.shape[1], dtype=x.dtype)
@@ -161,7 +185,8 @@ def _differing_rows(
 ) -> int:
     """Rows of x that come out unlike `expected` in batches of `rows`; every other batch is half hostile rows."""
     padded = plan.padded(rows)
-    hostile = torch.tensor([float("nan"), float("inf"), torch.finfo(x.dtype).max, 0.0], dtype=x.dtype)
+    extremes = [-127, 127, 1, 0] if x.dtype == torch.int8 else [math.nan, math.inf, torch.finfo(x.dtype).max, 0]
+    hostile = torch.tensor(extremes, dtype=x.dtype)
     neighbours = hostile[torch.arange(padded) % 4].unsqueeze(1).expand(padded, x.shape[1])
     differing = start = turn = 0
     while start < x.shape[0]:

@@ -32,7 +32,7 @@ def _accumulators(group: int) -> int:
     return _WEIGHTS + group * BLOCK_TOKENS
 
 
-_accumulators_at = njit(_accumulators)
+accumulators_at = njit(_accumulators)
 
 
 def attention_scratch(threads: int, group: int, head_size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -40,11 +40,33 @@ def attention_scratch(threads: int, group: int, head_size: int) -> np.ndarray[An
     return np.zeros(threads * (_accumulators(group) + group * head_size), dtype=np.float32)
 
 
+@njit(nogil=True, cache=True)
+def begin_group(scratch: Any, at: int, group: int, size: int) -> None:
+    """Empty the running softmax of one query row's group."""
+    for i in range(BLOCK_TOKENS):
+        scratch[at + _MAXIMUM + i] = _NEGATIVE_INFINITY if i < group else _ZERO
+        scratch[at + _NEW + i] = _ZERO
+        scratch[at + _SUM + i] = _ZERO
+    for i in range(group * size):
+        scratch[at + accumulators_at(group) + i] = _ZERO
+
+
+@njit(nogil=True, cache=True)
+def end_group(scratch: Any, at: int, group: int, size: int, output: Any, to: int) -> None:
+    """Write the weighted means that the running softmax has come to."""
+    for i in range(group):
+        share = v.splat(_ONE / scratch[at + _SUM + i])
+        for j in range(0, size, v.LANES):
+            total = v.load(scratch, at + accumulators_at(group) + i * size + j)
+            v.store(output, to + i * size + j, v.mul(total, share))
+
+
 @njit(nogil=True, cache=True, inline="never")
-def _attend_block(
+def attend_block(
     keys: Any,
+    key_base: int,
     values: Any,
-    base: int,
+    value_base: int,
     ahead: int,
     count: int,
     queries: Any,
@@ -60,7 +82,7 @@ def _attend_block(
     The block to bring near meanwhile is `ahead` elements further on.
     """
     group = len(heads)
-    v.dot_columns(keys, base, ahead, queries, query, size, heads, scratch, at + _WEIGHTS)
+    v.dot_columns(keys, key_base, ahead, queries, query, size, heads, scratch, at + _WEIGHTS)
     for head in range(group):
         scores = v.keep_first(v.load(scratch, at + _WEIGHTS + head * BLOCK_TOKENS), count, _NEGATIVE_INFINITY)
         scratch[at + _NEW + head] = max(scratch[at + _MAXIMUM + head], v.lane_max(scores))
@@ -73,8 +95,8 @@ def _attend_block(
         weights = v.exp(v.sub(scores, v.splat(scratch[at + _NEW + head])))
         scratch[at + _SUM + head] = scratch[at + _SUM + head] * scratch[at + _SCALE + head] + v.lane_sum(weights)
         v.store(scratch, w, weights)
-    totals = at + _accumulators_at(group)
-    v.add_weighted_rows(values, base, ahead, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
+    totals = at + accumulators_at(group)
+    v.add_weighted_rows(values, value_base, ahead, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -88,33 +110,27 @@ def attend(
     positions: Any,
     output: Any,
     scratch: Any,
-    rows: int,
+    members: Any,
     kv_heads: int,
     heads: Any,
     size: int,
     threads: int,
 ) -> None:
-    """Causal attention of each row over the pool blocks of its own table, blocks in order.
+    """Causal attention of each row in `members` (int64) over the pool blocks of its own table, blocks in order.
 
     heads is a tuple whose length is the number of query heads per KV head (compiled for each).
     queries float32 [rows, kv_heads * len(heads), size], already scaled; keys [blocks, kv_heads, size, 16] and values
     [blocks, kv_heads, 16, size] of one layer; tables int32 [sequences, width]; output like queries.
     """
     group = len(heads)
-    accumulators = _accumulators_at(group)
-    floats = accumulators + group * size
+    floats = accumulators_at(group) + group * size
     for thread in prange(threads):
         at = thread * floats
-        for task in range(thread, rows * kv_heads, threads):
-            row = task // kv_heads
+        for task in range(thread, len(members) * kv_heads, threads):
+            row = members[task // kv_heads]
             head = task % kv_heads
             query = (row * kv_heads + head) * group * size
-            for i in range(BLOCK_TOKENS):
-                scratch[at + _MAXIMUM + i] = _NEGATIVE_INFINITY if i < group else _ZERO
-                scratch[at + _NEW + i] = _ZERO
-                scratch[at + _SUM + i] = _ZERO
-            for i in range(group * size):
-                scratch[at + accumulators + i] = _ZERO
+            begin_group(scratch, at, group, size)
             visible = positions[row] + 1
             table = table_of_row[row] * width
             blocks = (visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS
@@ -123,12 +139,8 @@ def attend(
                 following = np.int64(tables[table + min(block + _PREFETCH, blocks - 1)])
                 ahead = (following * kv_heads + head) * size * BLOCK_TOKENS - base
                 count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
-                _attend_block(keys, values, base, ahead, count, queries, query, scratch, at, heads, size)
-            for i in range(group):
-                share = v.splat(_ONE / scratch[at + _SUM + i])
-                for j in range(0, size, v.LANES):
-                    total = v.load(scratch, at + accumulators + i * size + j)
-                    v.store(output, query + i * size + j, v.mul(total, share))
+                attend_block(keys, base, values, base, ahead, count, queries, query, scratch, at, heads, size)
+            end_group(scratch, at, group, size, output, query)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -139,6 +151,7 @@ def rotate_and_write(
     values: Any,
     slots: Any,
     positions: Any,
+    key_positions: Any,
     cosines: Any,
     sines: Any,
     rows: int,
@@ -151,17 +164,17 @@ def rotate_and_write(
     """Split fused projections, rotate queries and keys (RoPE, half-split pairs), write keys and values to slots.
 
     qkv [rows, (heads + 2 kv_heads) * size]; queries out, float32, multiplied by `scale`; slots int64 [rows] =
-    block * 16 + offset; cosines and sines float32 [context, size / 2].
+    block * 16 + offset; cosines and sines float32 [context, size / 2]. Position 0 leaves a key as it is, bit for bit.
     """
     half = size // 2
     for thread in prange(threads):
         for row in range(thread, rows, threads):
             source = row * (heads + 2 * kv_heads) * size
-            angle = positions[row] * half
             block = slots[row] // BLOCK_TOKENS
             offset = slots[row] % BLOCK_TOKENS
             for head in range(heads + kv_heads):
                 x = source + head * size
+                angle = (positions[row] if head < heads else key_positions[row]) * half
                 for j in range(0, half, v.LANES):
                     cosine = v.load(cosines, angle + j)
                     sine = v.load(sines, angle + j)

@@ -12,9 +12,11 @@ import torch
 
 from ghostkv.model.batch import Batch
 from ghostkv.model.gemm import Linear, prepare
+from ghostkv.model.int8 import hadamard_block, prepare_int8, rotate, rotated
 from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.ops import Ops
 from ghostkv.model.shape import ModelShape
+from ghostkv.model.steering import NO_SHIFTS, Shift
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +49,31 @@ class Buffers:
 class Llama:
     """Weights of a Llama checkpoint and its forward pass over a `Batch`."""
 
-    def __init__(self, shape: ModelShape, weights: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    def __init__(
+        self, shape: ModelShape, weights: Mapping[str, torch.Tensor], device: torch.device, *, int8: bool = False
+    ) -> None:
+        """Lay out `weights` for products in their own dtype or, with `int8`, in integers over a rotated residual."""
+        read = rotated(shape, weights) if int8 else weights.__getitem__
+
         def take(name: str) -> torch.Tensor:
-            return weights[name].to(device, copy=True)  # not mapped from a file: aligned, and no page fault in a step
+            return read(name).to(device, copy=True)  # not mapped from a file: aligned, and no page fault in a step
 
         def linear(prefix: str, *names: str) -> Linear:
-            return prepare(torch.cat([weights[f"{prefix}.{name}.weight"] for name in names]).to(device))
+            weight = torch.cat([read(f"{prefix}.{name}.weight") for name in names]).to(device)
+            if not int8:
+                return prepare(weight)
+            block = hadamard_block(weight.shape[1]) if "down_proj" in names else 1
+            return prepare_int8(weight, block, shape.kv_heads * shape.head_size if "v_proj" in names else 0)
 
         self.shape = shape
+        self.int8 = int8
         self.embedding = take("model.embed_tokens.weight")
+        self.activations = torch.float32 if int8 else self.embedding.dtype
         self.final_norm = take("model.norm.weight")
-        self.head = prepare(self.embedding if shape.tied else take("lm_head.weight"))
+        if int8:
+            self.head = prepare_int8(read("lm_head.weight").to(device))
+        else:
+            self.head = prepare(self.embedding if shape.tied else take("lm_head.weight"))
         self.layers = []
         for i in range(shape.layers):
             at = f"model.layers.{i}"
@@ -84,15 +100,21 @@ class Llama:
             "head": self.head,
         }
 
-    def forward(self, batch: Batch, kv: KVTensors, buffers: Buffers, ops: Ops) -> None:
-        """Compute every row and write its KV.
+    def to_residual(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Vectors [n, hidden] of the checkpoint's basis in the basis of this model's residual stream."""
+        return rotate(vectors) if self.int8 else vectors
+
+    def forward(
+        self, batch: Batch, kv: KVTensors, buffers: Buffers, ops: Ops, shifts: Mapping[int, Shift] = NO_SHIFTS
+    ) -> None:
+        """Compute every row and write its KV. `shifts` are added to the residual stream after the block they name.
 
         Leaves norm(residual) of the rows in `batch.heads` in `buffers.normed`.
         """
         b, shape, rows, epsilon = buffers, self.shape, batch.rows, self.shape.norm_eps
         ops.embed(torch.from_numpy(batch.ids), self.embedding, b.residual, rows)
         delta: torch.Tensor | None = None
-        for layer, keys, values in zip(self.layers, kv.keys, kv.values, strict=True):
+        for index, (layer, keys, values) in enumerate(zip(self.layers, kv.keys, kv.values, strict=True)):
             if delta is None:
                 ops.norm(b.residual, batch.every_row, layer.attention_norm, b.normed, epsilon)
             else:
@@ -100,11 +122,15 @@ class Llama:
             qkv = ops.linear(b.normed, layer.qkv, rows)
             ops.rotate_and_write(qkv, b.queries, keys, values, batch, self._rope, shape)
             ops.attend(b.queries, keys, values, batch, b.attended, shape)
+            if batch.windowed is not None:
+                ops.attend_windowed(b.queries, keys, values, batch, batch.windowed, self._rope, b.attended, shape)
             delta = ops.linear(b.attended, layer.output, rows)
             ops.add_norm(b.residual, delta, layer.mlp_norm, b.normed, rows, epsilon)
             gate_up = ops.linear(b.normed, layer.gate_up, rows)
             ops.gated_silu(gate_up, b.gated, rows)
             delta = ops.linear(b.gated, layer.down, rows)
+            if index in shifts:
+                shifts[index].add_to(b.residual)  # before `delta`, in place: rows that do not steer are not touched
         if delta is not None:
             ops.add(b.residual, delta, rows)
         ops.norm(b.residual, batch.heads, self.final_norm, b.normed, epsilon)

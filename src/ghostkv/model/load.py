@@ -18,10 +18,11 @@ from ghostkv.model.llama import ARCHITECTURES, Llama
 from ghostkv.model.ops import Ops
 from ghostkv.model.runner import ModelRunner, RunnerLimits
 from ghostkv.model.selfcheck import SelfCheck, self_check
+from ghostkv.model.steering import Steerer, SteeringBank
 from ghostkv.model.threads import available_threads
 from ghostkv.model.torch_ops import TorchOps
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.bfloat16}  # of embedding and KV
 
 Announce = Callable[[str], None]
 
@@ -36,6 +37,7 @@ class LoadedModel:
     block_bytes: int
     check: SelfCheck | None  # None where the numeric contract does not hold (a device other than the CPU)
     manifest: str  # 32 hex digits: equal manifests compute equal bits
+    steering: SteeringBank | None = None
 
 
 def load_model(
@@ -56,14 +58,17 @@ def load_model(
     blocks = config.kv_budget // per_block
     if blocks < 1:
         raise ConfigError(f"the KV budget of {config.kv_budget} bytes holds no block: one takes {per_block} bytes")
-    model = ARCHITECTURES[shape.architecture](shape, checkpoint.weights(dtype), device)
+    model = build_model(checkpoint, config)
+    bank = _bank(config, checkpoint)
     limits = runner_limits(config)
     ops, check = _operators(model, limits, announce)
-    runner = ModelRunner(model, KVTensors(shape, blocks, dtype, device), instrument(ops), limits)
+    kv, steerer = KVTensors(shape, blocks, dtype, device), None if bank is None else Steerer(bank, model)
+    runner = ModelRunner(model, kv, instrument(ops), limits, steerer)
     announce("compiling kernels (kept on disk)")
     runner.warm_up()
-    manifest = machine.digest(checkpoint.digest, config.dtype, config.device, machine.build())
-    return LoadedModel(checkpoint, runner, blocks, per_block, check, manifest)
+    parts = (checkpoint.digest, config.dtype, config.device, machine.build())
+    manifest = machine.digest(*parts, *(() if bank is None else (bank.digest,)))
+    return LoadedModel(checkpoint, runner, blocks, per_block, check, manifest, bank)
 
 
 def pool_bytes(path: Path, config: EngineConfig, blocks: int) -> int:
@@ -72,15 +77,32 @@ def pool_bytes(path: Path, config: EngineConfig, blocks: int) -> int:
 
 
 def torch_dtype(config: EngineConfig) -> torch.dtype:
-    """The dtype that `config` names. Raises ConfigError listing the names there are."""
+    """The dtype of embedding and KV under `config`. Raises ConfigError listing the names there are."""
     if config.dtype not in _DTYPES:
         raise ConfigError(f"dtype {config.dtype!r} is not one of {', '.join(_DTYPES)}")
     return _DTYPES[config.dtype]
 
 
+def build_model(checkpoint: Checkpoint, config: EngineConfig) -> Llama:
+    """The architecture with its weights laid out as `config` asks. Raises ConfigError for what a device cannot do."""
+    int8 = config.dtype == "int8"
+    if int8 and config.device != "cpu":
+        raise ConfigError(f"dtype 'int8' runs on the CPU only, not on {config.device!r}")
+    architecture = ARCHITECTURES[checkpoint.shape.architecture]
+    weights = checkpoint.weights(torch_dtype(config))
+    return architecture(checkpoint.shape, weights, torch.device(config.device), int8=int8)
+
+
 def runner_limits(config: EngineConfig) -> RunnerLimits:
     """The largest step under `config`; threads 0 means every core."""
     return RunnerLimits(config.step_tokens, config.max_sequences, config.threads or available_threads())
+
+
+def _bank(config: EngineConfig, checkpoint: Checkpoint) -> SteeringBank | None:
+    if not config.steering:
+        return None
+    shape = checkpoint.shape
+    return SteeringBank.load(Path(config.steering), checkpoint.digest, hidden=shape.hidden, layers=shape.layers)
 
 
 def _operators(model: Llama, limits: RunnerLimits, announce: Announce) -> tuple[Ops, SelfCheck | None]:

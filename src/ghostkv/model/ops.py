@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from ghostkv.model.batch import Batch, Longs
+from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import Linear
 from ghostkv.model.shape import ModelShape
 
@@ -65,7 +65,10 @@ class Ops(Protocol):
         rope: tuple[torch.Tensor, torch.Tensor],
         shape: ModelShape,
     ) -> None:
-        """Split qkv, rotate queries (scaled by head_size**-0.5, float32) and keys, write keys and values."""
+        """Split qkv, rotate queries (scaled by head_size**-0.5, float32) and keys, write keys and values.
+
+        Keys of rows under a window are not rotated: their `batch.key_positions` are 0.
+        """
         ...
 
     def attend(
@@ -77,7 +80,24 @@ class Ops(Protocol):
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
-        """out = causal attention of each row over its own blocks, in order."""
+        """out = causal attention of each row in `batch.plain` over its own blocks, in order."""
+        ...
+
+    def attend_windowed(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        windowed: WindowedRows,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        out: torch.Tensor,
+        shape: ModelShape,
+    ) -> None:
+        """out = attention of each row in `windowed` over its sinks and its window; rotates the keys as it reads them.
+
+        A key's position is its place among what the row sees.
+        """
         ...
 
     def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:

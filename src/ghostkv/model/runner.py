@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from ghostkv.kv.ring import Ring
 from ghostkv.model.batch import Batch
 from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.llama import Buffers, Llama
 from ghostkv.model.ops import Ops
 from ghostkv.model.sampler import Sampler
+from ghostkv.model.steering import NO_SHIFTS, Steerer
 from ghostkv.model.threads import compute
-from ghostkv.request import Sampling
+from ghostkv.request import Sampling, Window
 from ghostkv.step import BlockTable, Draw, Row, StepPlan, StepResult
 
 
@@ -31,13 +34,16 @@ class RunnerLimits:
 class ModelRunner:
     """`step.Runner` over a model, its KV tensors and a sampler."""
 
-    def __init__(self, model: Llama, kv: KVTensors, ops: Ops, limits: RunnerLimits) -> None:
+    def __init__(
+        self, model: Llama, kv: KVTensors, ops: Ops, limits: RunnerLimits, steerer: Steerer | None = None
+    ) -> None:
         self._model = model
         self._kv = kv
         self._ops = ops
         self._limits = limits
-        dtype, device = model.embedding.dtype, model.embedding.device
-        self._buffers = Buffers(model.shape, ops.padded_rows(limits.rows), dtype, device)
+        self._steerer = steerer
+        rows, device = ops.padded_rows(limits.rows), model.embedding.device
+        self._buffers = Buffers(model.shape, rows, model.activations, device)
         self._sampler = Sampler(model.shape.vocab, limits.threads)
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -53,9 +59,10 @@ class ModelRunner:
 
     def warm_up(self) -> None:
         """Compile every routine that a request needs; writes to block 0, so before anything is stored."""
-        table = np.zeros(1, dtype=np.int32)
-        for sampling in (Sampling(temperature=0.0), Sampling(logprobs=1, top_k=2, top_p=0.9)):
-            self.run(StepPlan(0, 0.0, (Row("warm-up", (0,), 0, table, Draw(sampling, 0.5)),)))
+        window = Window(0, 1)
+        table = np.zeros(Ring(window).blocks, dtype=np.int32)
+        for sampling, seen in ((Sampling(temperature=0.0), None), (Sampling(logprobs=1, top_k=2, top_p=0.9), window)):
+            self.run(StepPlan(0, 0.0, (Row("warm-up", (0,), 0, table, Draw(sampling, 0.5), window=seen),)))
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits [rows with a draw, vocabulary] of the plan, valid until the next call.
@@ -64,31 +71,57 @@ class ModelRunner:
         """
         return self._logits_of(Batch.of(plan))
 
-    def score(self, ids: Sequence[int], start: int, table: BlockTable) -> list[float]:
-        """Natural log-probability of each of ids[start:] given all before it (start >= 1).
+    def score(
+        self, ids: Sequence[int], start: int, table: BlockTable, window: Window | None = None, filled: int = 0
+    ) -> list[float]:
+        """Natural log-probability of each of ids[start:] given all before it that `window` shows (start >= 1).
 
-        Writes their KV to `table`.
+        Writes their KV to `table`, where that of the first `filled` tokens (at most start - 1) is already.
         """
         found: list[float] = []
         with compute(self._limits.threads):
-            for at, logits in self.teacher_forced(ids[:-1], start - 1, table):
+            for at, logits in self.teacher_forced(ids[:-1], start - 1, table, window, filled):
                 targets = ids[at + 1 : at + 1 + len(logits)]
                 found += self._sampler.log_probabilities(logits, targets)
         return found
 
-    def teacher_forced(self, ids: Sequence[int], start: int, table: BlockTable) -> Iterator[tuple[int, torch.Tensor]]:
+    def teacher_forced(
+        self, ids: Sequence[int], start: int, table: BlockTable, window: Window | None = None, filled: int = 0
+    ) -> Iterator[tuple[int, torch.Tensor]]:
         """Logits of positions `start` on, as (first position, rows), in pieces. Call under `threads.compute`."""
-        chunk = min(self._limits.sequences, self._limits.rows)
-        for at in range(0, len(ids), chunk):
-            row = Row("score", tuple(ids[at : at + chunk]), at, table, None)
+        at = filled
+        while at < len(ids):
+            end = at + min(self._limits.sequences, self._limits.rows)
+            if window is not None:
+                end = min(end, Ring(window).chunk_end(at))
+            row = Row("score", tuple(ids[at:end]), at, table, None, window=window)
             first = max(start - at, 0)
             heads = np.arange(first, len(row.tokens))
             logits = self._logits_of(replace(Batch.of(StepPlan(0, 0.0, (row,))), heads=heads))
             if len(heads):
                 yield at + first, logits
+            at += len(row.tokens)
+
+    def residuals(self, ids: Sequence[int], layer: int, table: BlockTable) -> torch.Tensor:
+        """The residual stream after block `layer`, float32 [len(ids), hidden], in the basis of the checkpoint.
+
+        Writes the KV of the blocks up to there to `table`.
+        """
+        model, kv = copy(self._model), copy(self._kv)
+        through = slice(layer + 1)
+        model.layers, kv.keys, kv.values = model.layers[through], kv.keys[through], kv.values[through]
+        pieces = []
+        with compute(self._limits.threads):
+            for at in range(0, len(ids), self._limits.rows):
+                row = Row("residuals", tuple(ids[at : at + self._limits.rows]), at, table, None)
+                model.forward(Batch.of(StepPlan(0, 0.0, (row,))), kv, self._buffers, self._ops)
+                pieces.append(self._buffers.residual[: len(row.tokens)].clone())
+            basis = model.to_residual(torch.eye(model.shape.hidden, device=model.embedding.device))
+            return torch.cat(pieces) @ basis.T
 
     def _logits_of(self, batch: Batch) -> torch.Tensor:
-        self._model.forward(batch, self._kv, self._buffers, self._ops)
+        shifts = NO_SHIFTS if self._steerer is None else self._steerer.shifts(batch)
+        self._model.forward(batch, self._kv, self._buffers, self._ops, shifts)
         heads = len(batch.heads)
         if heads == 0:
             return self._buffers.normed.new_empty(0, self._model.shape.vocab)

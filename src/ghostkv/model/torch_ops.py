@@ -5,10 +5,15 @@ Not under the numeric contract: a row may depend on its batch here.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from ghostkv.model.batch import Batch, Longs
+from ghostkv.model import int8
+from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import Linear, product
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
@@ -21,6 +26,8 @@ class TorchOps:
         return rows
 
     def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
+        if weight.scales is not None:
+            return int8.linear(x[:rows], weight, weight.scales)
         return product(x[:rows], weight)
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
@@ -61,12 +68,10 @@ class TorchOps:
         size = shape.head_size
         split = [shape.heads * size, shape.kv_heads * size, shape.kv_heads * size]
         q, k, v = (part.view(batch.rows, -1, size).float() for part in torch.split(qkv[: batch.rows], split, dim=1))
-        positions = torch.from_numpy(batch.positions).to(device, torch.int64)
-        cosine, sine = (table[positions].unsqueeze(1) for table in rope)
-        queries[: batch.rows] = (_rotate(q, cosine, sine) * size**-0.5).reshape(batch.rows, -1)
+        queries[: batch.rows] = (_rotate(q, rope, batch.positions) * size**-0.5).reshape(batch.rows, -1)
         slots = torch.from_numpy(batch.slots).to(device)
         blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
-        _keys(keys, shape)[blocks, :, :, offsets] = _rotate(k, cosine, sine).to(keys.dtype)
+        _keys(keys, shape)[blocks, :, :, offsets] = _rotate(k, rope, batch.key_positions).to(keys.dtype)
         _values(values, shape)[blocks, :, offsets] = v.to(values.dtype)
 
     def attend(
@@ -80,8 +85,9 @@ class TorchOps:
     ) -> None:
         tables = torch.from_numpy(batch.tables).view(-1, batch.width).to(queries.device, torch.int64)
         group = shape.heads // shape.kv_heads
-        for sequence in range(tables.shape[0]):
-            rows = torch.from_numpy((batch.sequences == sequence).nonzero()[0]).to(queries.device)
+        for sequence in np.unique(batch.sequences[batch.plain]):
+            members = batch.plain[batch.sequences[batch.plain] == sequence]
+            rows = torch.from_numpy(members).to(queries.device)
             positions = torch.from_numpy(batch.positions).to(queries.device)[rows]
             k = _keys(keys, shape)[tables[sequence]].permute(1, 0, 3, 2).flatten(1, 2).float()
             v = _values(values, shape)[tables[sequence]].permute(1, 0, 2, 3).flatten(1, 2).float()
@@ -92,6 +98,33 @@ class TorchOps:
             attended = weights @ v.repeat_interleave(group, dim=0)
             out[rows] = attended.transpose(0, 1).reshape(len(rows), -1).to(out.dtype)
 
+    def attend_windowed(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        batch: Batch,
+        windowed: WindowedRows,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        out: torch.Tensor,
+        shape: ModelShape,
+    ) -> None:
+        tables = batch.tables.reshape(-1, batch.width).astype(np.int64)
+        group, size = shape.heads // shape.kv_heads, shape.head_size
+        for i, row in enumerate(windowed.rows):
+            sinks, token = windowed.sinks[i], windowed.tokens[i]
+            ring = np.arange(windowed.gone[i], token - sinks + 1) % (windowed.ring_blocks[i] * BLOCK_TOKENS)
+            seen = np.concatenate([np.arange(min(sinks, token + 1)), windowed.ring_at[i] * BLOCK_TOKENS + ring])
+            blocks, offsets = (
+                torch.from_numpy(part).to(queries.device)
+                for part in (tables[batch.sequences[row], seen // BLOCK_TOKENS], seen % BLOCK_TOKENS)
+            )
+            k = _rotate(_keys(keys, shape)[blocks, :, :, offsets].float(), rope, np.arange(len(seen)))
+            v = _values(values, shape)[blocks, :, offsets].float()
+            q = queries[row].view(shape.kv_heads, group, size)
+            weights = torch.einsum("hgd,nhd->hgn", q, k).softmax(dim=-1)
+            out[row] = torch.einsum("hgn,nhd->hgd", weights, v).reshape(-1).to(out.dtype)
+
     def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
         gate, up = gate_up[:rows].float().chunk(2, dim=1)
         out[:rows] = (F.silu(gate) * up).to(out.dtype)
@@ -101,7 +134,12 @@ def _rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Te
     return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon) * weight.float()
 
 
-def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def _rotate(
+    x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], positions: npt.NDArray[np.integer[Any]]
+) -> torch.Tensor:
+    """Rotate x [rows, heads, size] by the position of each row."""
+    at = torch.from_numpy(positions).to(x.device, torch.int64)
+    cosine, sine = (table[at].unsqueeze(1) for table in rope)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 

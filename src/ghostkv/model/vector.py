@@ -1,7 +1,8 @@
 """A 16-lane float32 vector for Numba, so that kernels state their SIMD shape and summation order themselves.
 
 LLVM lowers it to one AVX-512 register, two AVX2 or four NEON registers. Nothing here is reassociated: a sum over lanes
-is a fixed tree, `fma` rounds once. Arrays are one-dimensional; offsets count elements. uint16 arrays hold bfloat16.
+is a fixed tree, `fma` rounds once. Arrays are one-dimensional; offsets count elements. uint16 arrays hold bfloat16,
+int32 arrays are only read.
 
 Numba's disk cache knows the file of a kernel, not this one: after an edit here, `make clean-kernels`.
 """
@@ -18,9 +19,11 @@ from numba.extending import intrinsic
 LANES = 16
 
 _F32 = ir.FloatType()
+_I8 = ir.IntType(8)
 _I16 = ir.IntType(16)
 _I32 = ir.IntType(32)
 _VF = ir.VectorType(_F32, LANES)
+_VI8 = ir.VectorType(_I8, LANES)
 _VI16 = ir.VectorType(_I16, LANES)
 _VI32 = ir.VectorType(_I32, LANES)
 
@@ -58,11 +61,13 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: An
 
 
 def _lane_vector(array_type: Any) -> Any:
-    return _VI16 if array_type.dtype == types.uint16 else _VF
+    return {types.uint16: _VI16, types.int32: _VI32}.get(array_type.dtype, _VF)
 
 
 def _to_float(builder: Any, raw: Any) -> Any:
-    """Bfloat16 bits are the upper half of a float32."""
+    """Bfloat16 bits are the upper half of a float32; an integer is rounded to nearest even."""
+    if raw.type == _VI32:
+        return builder.sitofp(raw, _VF)
     if raw.type != _VI16:
         return raw
     return builder.bitcast(builder.shl(builder.zext(raw, _VI32), _ints(16)), _VF)
@@ -122,9 +127,9 @@ def load_part(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = _lane_vector(signature.args[0])
         pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
-        suffix = "v16i16" if vector is _VI16 else "v16f32"
+        suffix = "v16f32" if vector is _VF else "v16i16" if vector is _VI16 else "v16i32"
         align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
-        zero = ir.Constant(vector, [0 if vector is _VI16 else 0.0] * LANES)
+        zero = ir.Constant(vector, [0.0 if vector is _VF else 0] * LANES)
         arguments = [pointer, align, _mask(builder, args[2]), zero]
         return _to_float(builder, _call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments))
 
@@ -155,6 +160,23 @@ def store_part(typingctx: Any, array: Any, offset: Any, value: Any, count: Any) 
         align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
         arguments = [_from_float(builder, args[2], vector), pointer, align, _mask(builder, args[3])]
         _call(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), arguments)
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, vec16, types.int64), generate
+
+
+@intrinsic
+def store_digits(typingctx: Any, array: Any, offset: Any, value: Any, count: Any) -> Any:
+    """Write the first `count` lanes to an int8 array, to the nearest of -127..127 (ties to even); a NaN gives -127."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        low, high = _floats(-127.0), _floats(127.0)
+        clamped = builder.select(builder.fcmp_ordered(">", args[2], low), args[2], low)
+        clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
+        rounded = builder.fptosi(_call(builder, "llvm.rint.v16f32", _VF, [clamped]), _VI32)
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], _VI8)
+        arguments = [builder.trunc(rounded, _VI8), pointer, ir.Constant(_I32, 1), _mask(builder, args[3])]
+        _call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), arguments)
         return context.get_dummy_value()
 
     return types.none(array, types.int64, vec16, types.int64), generate
@@ -203,6 +225,32 @@ sub = _binary("sub", lambda builder, a, b: builder.fsub(a, b))
 mul = _binary("mul", lambda builder, a, b: builder.fmul(a, b))
 div = _binary("div", lambda builder, a, b: builder.fdiv(a, b))
 maximum = _binary("maximum", lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+
+
+@intrinsic
+def absolute(typingctx: Any, value: Any) -> Any:
+    """Lane-wise |value|."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _call(builder, "llvm.fabs.v16f32", _VF, list(args))
+
+    return vec16(vec16), generate
+
+
+@intrinsic
+def hadamard(typingctx: Any, value: Any) -> Any:
+    """The 16 x 16 Hadamard matrix (entries +-1, Sylvester's order) times the lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        found = args[0]
+        for step in (1, 2, 4, 8):  # a butterfly: lanes i and i + step become their sum and their difference
+            signs = ir.Constant(_VF, [-1.0 if lane & step else 1.0 for lane in range(LANES)])
+            order = ir.Constant(_VI32, [lane ^ step for lane in range(LANES)])
+            partner = builder.shuffle_vector(found, ir.Constant(_VF, ir.Undefined), order)
+            found = _call(builder, "llvm.fma.v16f32", _VF, [found, signs, partner])
+        return found
+
+    return vec16(vec16), generate
 
 
 @intrinsic

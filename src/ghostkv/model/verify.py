@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from ghostkv.config import EngineConfig
 from ghostkv.model.checkpoint import open_checkpoint
-from ghostkv.model.llama import ARCHITECTURES
-from ghostkv.model.load import Announce, check_products, runner_limits, torch_dtype
+from ghostkv.model.load import Announce, build_model, check_products, runner_limits, torch_dtype
 from ghostkv.model.selfcheck import SelfCheck
 
 
@@ -18,9 +16,8 @@ def verify_model(path: Path, config: EngineConfig, announce: Announce, *, again:
 
     Raises ModelError where this machine cannot keep the numeric contract, and for files that cannot be used.
     """
-    dtype = torch_dtype(config)
+    torch_dtype(config)
     checkpoint = open_checkpoint(path)
     announce(f"loading {checkpoint.name} as {config.dtype}")
-    weights = checkpoint.weights(dtype)
-    model = ARCHITECTURES[checkpoint.shape.architecture](checkpoint.shape, weights, torch.device("cpu"))
+    model = build_model(checkpoint, replace(config, device="cpu"))
     return check_products(model, runner_limits(config), announce, again=again)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ghostkv.request import BoundaryView, Decision
+from ghostkv.request import BoundaryView, Decision, Window
 from ghostkv.residency.registry import SegmentBudget, register
 
 
@@ -16,6 +16,8 @@ class Full:
     name: str = "full"
     budget: SegmentBudget | None = None
     """None: nothing is ever flushed."""
+    visible: Window | None = None
+    """None: every token sees all before it."""
 
     def reserve(self, remaining: int) -> int:
         """All of it, so that no later extension can fail."""

@@ -18,6 +18,7 @@ from ghostkv.server.models import check_model
 from ghostkv.server.replies import whole
 from ghostkv.server.schema import ChatRequest, StreamOptions
 from ghostkv.server.stream import respond
+from ghostkv.session.planning import check_plan
 from ghostkv.session.turn import Output, Turn
 from ghostkv.session.worker import Worker
 from ghostkv.text.tokenizer import Tokenizer
@@ -59,8 +60,12 @@ def _turns(worker: Worker, asked: ChatRequest, request_id: str) -> list[Turn]:
             stop_ids=tuple(asked.stop_token_ids),
             ignore_eos=asked.ignore_eos,
             residency=asked.ghostkv.residency,
+            payload_budget=asked.ghostkv.payload_budget,
+            long_prompt=asked.ghostkv.long_prompt,
+            plan=asked.ghostkv.plan,
         )
     )
+    check_plan(turn, asked.n)
     return choices_of(turn, asked.n)
 
 

@@ -47,7 +47,7 @@ def completion_routes(worker: Worker) -> APIRouter:
 def _turns(worker: Worker, asked: CompletionRequest, request_id: str) -> list[Turn]:
     """`n` turns for each prompt, in order; all share the seed."""
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
-    prompts = [_ids(worker, prompt) for prompt in asked.prompt]
+    prompts = [_ids(worker, prompt, asked.ghostkv.residency) for prompt in asked.prompt]
     turns = [
         worker.checked(
             Turn(
@@ -59,6 +59,9 @@ def _turns(worker: Worker, asked: CompletionRequest, request_id: str) -> list[Tu
                 stop_ids=tuple(asked.stop_token_ids),
                 ignore_eos=asked.ignore_eos,
                 residency=asked.ghostkv.residency,
+                payload_budget=asked.ghostkv.payload_budget,
+                long_prompt=asked.ghostkv.long_prompt,
+                plan=asked.ghostkv.plan,
             )
         )
         for at, prompt in enumerate(prompts)
@@ -66,8 +69,8 @@ def _turns(worker: Worker, asked: CompletionRequest, request_id: str) -> list[Tu
     return [choice for turn in turns for choice in choices_of(turn, asked.n)]
 
 
-def _ids(worker: Worker, prompt: str | list[int]) -> tuple[int, ...]:
-    ids = worker.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+def _ids(worker: Worker, prompt: str | list[int], residency: str) -> tuple[int, ...]:
+    ids = worker.encode(prompt, residency) if isinstance(prompt, str) else tuple(prompt)
     if not ids:
         raise InvalidRequest("prompt is empty: at least one token is needed to continue", param="prompt")
     return ids

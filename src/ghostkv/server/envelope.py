@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from ghostkv.request import FinishReason
-from ghostkv.session.turn import Finished, Output, Turn
+from ghostkv.session.turn import Finished, Output, PlanRecord, Turn
 from ghostkv.session.worker import Worker
 
 Json = dict[str, Any]
@@ -78,13 +78,29 @@ def counts(prompt: int, completion: int) -> Json:
 
 
 def extension(ends: Sequence[Finished], residency: str) -> Json:
-    """What ghostkv says about answers: whether they are exact, and what was not seen at the end."""
+    """What ghostkv says about answers: whether they are exact, what was not seen at the end, what boundaries moved.
+
+    Token counts add up over segments and answers, but for `resident_tokens`, the most that one segment held.
+    """
+    segments = [segment for end in ends for segment in end.segments]
     return {
         "exact": all(end.exact for end in ends),
         "residency": residency,
-        "segments": sum(len(end.segments) for end in ends),
+        "segments": len(segments),
         "unseen_tokens": sum(end.unseen_tokens for end in ends),
+        "condensed_tokens": sum(end.condensed_tokens for end in ends),
+        "resident_tokens": max((segment.usage.resident_tokens for segment in segments), default=0),
+        "carried_tokens": sum(segment.tail + segment.state for segment in segments),
+        "recalled_tokens": sum(segment.recalled for segment in segments),
+        "rehydrated_tokens": sum(segment.rehydrated for segment in segments),
+        "payload_bytes": max((segment.payload_bytes for segment in segments), default=0),
+        "payload_dropped": sum(end.segments[-1].payload_dropped for end in ends if end.segments),
+        **{name: value for end in ends if end.plan is not None for name, value in _planned(end, end.plan).items()},
     }
+
+
+def _planned(end: Finished, plan: PlanRecord) -> Json:
+    return {"discarded_tokens": end.discarded_tokens, "plan": asdict(plan)}
 
 
 def finish_reason(reason: FinishReason) -> str:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
 from ghostkv.errors import InvalidRequest, Unsupported
 from ghostkv.launch import DEFAULT_RESIDENCY
+from ghostkv.protocol.payload import DEFAULT_BUDGET
+from ghostkv.protocol.plan import Plan
 from ghostkv.request import Sampling
 from ghostkv.session.limits import MOST_LOGPROBS
+from ghostkv.session.planning import asked_plan
+from ghostkv.session.turn import LongPrompt
 
 MOST_ANSWERS = 128
 """Answers of one HTTP request, over all its prompts."""
@@ -78,6 +82,9 @@ class Extension(_Schema):
     """What ghostkv adds to the API."""
 
     residency: str = DEFAULT_RESIDENCY
+    long_prompt: Annotated[LongPrompt, BeforeValidator(LongPrompt)] = LongPrompt.REFUSE
+    payload_budget: int = DEFAULT_BUDGET
+    plan: Annotated[Plan | Literal["auto", "model"] | None, PlainValidator(asked_plan)] = None
 
 
 class TextPart(_Schema):

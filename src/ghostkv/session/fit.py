@@ -6,7 +6,9 @@ All numbers are tokens. What fits now may still have to wait its turn; that is t
 from __future__ import annotations
 
 from ghostkv.backends.base import Capabilities
-from ghostkv.errors import ConfigError, ContextLengthExceeded
+from ghostkv.errors import ConfigError, ContextLengthExceeded, InvalidRequest
+from ghostkv.kv.ring import Ring
+from ghostkv.request import Window
 from ghostkv.residency import Policy, SegmentBudget
 
 _SPARE_BLOCKS = 2  # the least head: a system line and a short question
@@ -19,7 +21,12 @@ def pool_tokens(capabilities: Capabilities) -> int:
 
 
 def check_pool(policy: Policy, capabilities: Capabilities) -> None:
-    """At start-up: raises ConfigError if the pool cannot hold the policy's constants and two blocks."""
+    """At start-up: raises ConfigError if the pool cannot hold the policy's constants and two blocks, or its window."""
+    if policy.visible is not None:
+        try:
+            _check_window(policy.visible, capabilities)
+        except InvalidRequest as refusal:
+            raise ConfigError(f"residency {policy.name!r}: {refusal.message}") from refusal
     budget = policy.budget
     if budget is None:
         return
@@ -37,11 +44,14 @@ def check_pool(policy: Policy, capabilities: Capabilities) -> None:
 def check_turn(
     policy: Policy, capabilities: Capabilities, *, prompt: int, head: int, max_tokens: int, param: str = "messages"
 ) -> None:
-    """Raises ContextLengthExceeded if some segment of the turn could never run.
+    """Raises ContextLengthExceeded if some segment of the turn could never run, InvalidRequest if a window cannot.
 
     `prompt` counts the client's whole prompt, `head` the part of it that stands in every segment; `param` is the
     request's field that holds it, "messages" or "prompt".
     """
+    if policy.visible is not None:  # nothing else bounds it: neither pool nor context
+        _check_window(policy.visible, capabilities)
+        return
     # The last token of an answer is chosen but never fed back, so it needs no slot: hence 1 more than the pool holds.
     pool = pool_tokens(capabilities) + 1
     budget = policy.budget
@@ -70,6 +80,11 @@ def allowance(budget: SegmentBudget, capabilities: Capabilities, *, head: int, r
     It does not depend on the pool, so neither does the text.
     """
     return min(head + budget.carried, capabilities.max_context - min(budget.cap, remaining))
+
+
+def _check_window(window: Window, capabilities: Capabilities) -> None:
+    ring = Ring(window, capabilities.block_tokens)
+    ring.check_fits(pool_tokens(capabilities) // capabilities.block_tokens, capabilities.max_context)
 
 
 def _constants(budget: SegmentBudget) -> str:

@@ -5,11 +5,12 @@ One table for server, library and command line. It checks values; whether a turn
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ghostkv.errors import InvalidRequest
+from ghostkv.protocol.payload import LEAST_BUDGET, MOST_BUDGET
 from ghostkv.request import Sampling
-from ghostkv.session.turn import Turn
+from ghostkv.session.turn import LongPrompt, Turn
 
 MOST_LOGPROBS = 20
 _MOST_STOPS = 16
@@ -34,6 +35,12 @@ def check_values(turn: Turn, vocabulary: int) -> None:
         _check_range(name, getattr(sampling, name), least, most)
     if not 0.0 < sampling.top_p <= 1.0:
         raise InvalidRequest(f"top_p must be above 0 and at most 1, not {sampling.top_p}", param="top_p")
+    if turn.prompt and turn.long_prompt is LongPrompt.CONDENSE:
+        raise InvalidRequest(
+            "long_prompt: only the question of a conversation can be condensed, not a raw prompt",
+            param="ghostkv.long_prompt",
+        )
+    _check_range("payload_budget", turn.payload_budget, LEAST_BUDGET, MOST_BUDGET)
     if sampling.logprobs is not None:
         _check_range("logprobs", sampling.logprobs, 0, MOST_LOGPROBS)
     if not 0 <= sampling.min_tokens <= turn.max_tokens:
@@ -46,6 +53,14 @@ def check_values(turn: Turn, vocabulary: int) -> None:
     _check_ids("stop_token_ids", turn.stop_ids, vocabulary)
     _check_count("stop_token_ids", len(turn.stop_ids), _MOST_IDS)
     _check_ids("prompt", turn.prompt, vocabulary)
+
+
+def check_steering(turn: Turn, vectors: Collection[str]) -> None:
+    """Raises InvalidRequest for a control vector that is not among `vectors`, those that the backend has."""
+    unknown = next((name for name, _ in turn.steering.parts if name not in vectors), None)
+    if unknown is not None:
+        known = f"there are {', '.join(vectors)}" if vectors else "this model has none"
+        raise InvalidRequest(f"steering: no control vector is named {unknown[:40]!r}: {known}", param="steering")
 
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:

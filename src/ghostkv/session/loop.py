@@ -1,57 +1,84 @@
 """The continuity loop: an answer as a chain of segments, each one engine request.
 
 It decides nothing about memory (the residency policy does, asked by the engine) and nothing about what a boundary is
-(rules do). It keeps the protocol's order: assemble, decode, extract, flush, and again.
+(rules do). It keeps the protocol's order: recall, render, decode, extract, merge, and again.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
 
 from ghostkv.backends.base import Backend
 from ghostkv.errors import EngineFault
 from ghostkv.protocol.render import Assembled
 from ghostkv.request import BoundaryMark, Decision, Delta, Finish, FinishReason
-from ghostkv.session.chain import Chain, TurnContext
-from ghostkv.session.turn import Event, Finished, Output, SegmentRecord, Turn
+from ghostkv.session.chain import Carried, Chain, TurnContext
+from ghostkv.session.seat import Seat, Seating, Seats, one_worker, stay
+from ghostkv.session.turn import Event, Finished, Output, Phases, SegmentRecord, Turn
 
 
-async def run(backend: Backend, turn: Turn, context: TurnContext) -> AsyncGenerator[Event, None]:
+async def run(
+    backend: Backend, turn: Turn, context: TurnContext, seats: Seats = one_worker
+) -> AsyncGenerator[Event, None]:
     """Stream one answer: Outputs, a SegmentRecord at the end of each segment, Finished last.
 
-    Closing the generator early cancels the engine request. Raises InvalidRequest, ContextLengthExceeded among them,
-    before any generation, and what the backend raises.
+    `seats` may have its segments run elsewhere. Closing the generator early cancels the engine request. Raises
+    InvalidRequest, ContextLengthExceeded among them, before any generation, and what the backend raises.
     """
     chain = Chain.of(turn, context, backend.capabilities())
-    carried = chain.begin()
-    records: list[SegmentRecord] = []
+    async with aclosing(follow(Seat(backend, chain, chain.begin()), seats(chain))) as events:
+        async for event in events:
+            yield event
+
+
+async def follow(
+    seat: Seat,
+    seating: Seating = stay,
+    *,
+    begun: bool = False,
+    closed: Callable[[Carried], None] = lambda _: None,
+) -> AsyncGenerator[Event, None]:
+    """`run` for a chain that starts from `seat`; `closed` is told what each segment leaves.
+
+    `begun`: other chains of the same answer run already, so that this one is not turned away by a full line.
+    """
+    home, records = seat.chain, list[SegmentRecord]()
     while True:
-        started = context.clock()
-        assembled = chain.assemble(carried)
-        render_s = context.clock() - started
+        phase = _Stopwatch(home.context.clock)
+        with phase("render"):
+            seat = seating(seat)
+            chain, carried = seat.chain, seat.carried
+            selection = chain.select(carried)
+        with phase("recall"):
+            block = chain.recall(carried, selection)
+        with phase("render"):
+            assembled = chain.render(carried, selection, block)
 
         segment = _Decoded()
-        request = chain.request(len(records), assembled, carried)
+        request = replace(chain.request(len(records), assembled, carried), begun=begun)
         try:
-            async for delta in backend.generate(request):
+            async for delta in seat.backend.generate(request):
                 segment.take(delta)
                 if delta.tokens or delta.text:
                     yield Output(delta.tokens, delta.text)
         finally:
             if segment.finish is None:
-                backend.cancel(request.id)
+                seat.backend.cancel(request.id)
         finish = segment.finish
         if finish is None:
             raise EngineFault(f"the backend ended {request.id} without saying why")
 
-        started = context.clock()
-        carried = chain.extract(carried, segment.ids, finish)
-        extract_s = context.clock() - started
-        live = chain.live_kv_bytes(finish.usage)
-        records.append(SegmentRecord(len(records), finish.usage, segment.boundary, live, extract_s, render_s))
+        with phase("extract"):
+            transition = chain.extract(carried, segment.ids, finish)
+        with phase("merge"):
+            seat = replace(seat, carried=chain.merge(carried, transition, finish, assembled))
+        closed(seat.carried)
+        records.append(_record(seat, len(records), segment.boundary, finish, assembled, phase.phases))
         yield records[-1]
         if finish.reason is not FinishReason.FLUSH:
-            yield _finished(chain, finish, assembled, records)
+            yield _finished(home, chain, finish, assembled, records)
             return
 
 
@@ -70,12 +97,60 @@ class _Decoded:
             self.boundary = delta.boundary
 
 
-def _finished(chain: Chain, finish: Finish, assembled: Assembled, records: Sequence[SegmentRecord]) -> Finished:
+class _Stopwatch:
+    """Adds up the seconds of each phase."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds = dict.fromkeys(("recall", "render", "extract", "merge"), 0.0)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        started = self._clock()
+        yield
+        self._seconds[name] += self._clock() - started
+
+    @property
+    def phases(self) -> Phases:
+        return Phases(**self._seconds)
+
+
+def _record(
+    seat: Seat, index: int, boundary: BoundaryMark | None, finish: Finish, assembled: Assembled, phases: Phases
+) -> SegmentRecord:
+    chain, carried = seat.chain, seat.carried
+    recalled = min(assembled.block.recalled_tokens, assembled.lines)
+    return SegmentRecord(
+        index=index,
+        usage=finish.usage,
+        boundary=boundary,
+        live_kv_bytes=chain.live_kv_bytes(finish.usage),
+        phases=phases,
+        tail=assembled.tail,
+        state=assembled.lines - recalled,
+        recalled=recalled,
+        dropped=assembled.dropped + chain.condensed_tokens,
+        payload_bytes=len(carried.memory.payload.data),
+        payload_dropped=carried.memory.payload.payload.dropped,
+        density=carried.density,
+        worker=seat.worker,
+        reason=seat.reason,
+    )
+
+
+def _finished(
+    home: Chain, chain: Chain, finish: Finish, assembled: Assembled, records: Sequence[SegmentRecord]
+) -> Finished:
+    """The end of a turn that was asked of `home` and ended in `chain`, whose tokens may be another vocabulary's."""
+    prompt = len(home.prompt)
+    condensed = min(prompt, chain.condensed_tokens)
+    dropped = min(prompt, assembled.dropped + condensed)
     return Finished(
         reason=finish.reason,
-        prompt_tokens=len(chain.prompt),
+        prompt_tokens=prompt,
         completion_tokens=finish.state.emitted,
-        exact=chain.capabilities.exact and len(records) == 1 and assembled.dropped == 0,
-        unseen_tokens=assembled.dropped,
+        exact=chain is home and chain.exact and len(records) == 1 and not (dropped or assembled.lines),
+        unseen_tokens=dropped,
+        condensed_tokens=condensed,
         segments=tuple(records),
     )

@@ -11,22 +11,28 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ghostkv.backends.base import Backend
+from ghostkv.backends.base import Backend, Load
 from ghostkv.config import EngineConfig
 from ghostkv.errors import ContextLengthExceeded, InvalidRequest
-from ghostkv.protocol.render import Template, head
+from ghostkv.protocol.render import Conversation, Encode, Template, notes
 from ghostkv.request import Message
 from ghostkv.session.chain import TurnContext
 from ghostkv.session.fit import pool_tokens
-from ghostkv.session.limits import check_values
+from ghostkv.session.limits import check_steering, check_values
 from ghostkv.session.loop import run
-from ghostkv.session.turn import Event, Turn
+from ghostkv.session.placement import check_placement
+from ghostkv.session.planned import run_plan
+from ghostkv.session.planning import check_plan, plan_overhead
+from ghostkv.session.turn import Event, LongPrompt, Turn
 from ghostkv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # the embedded backend brings torch, which a worker over another backend does not need
     from ghostkv.backends.embedded import EmbeddedBackend
 
+_BITS = {"int8": 8, "bfloat16": 16, "float32": 32}  # of a weight
 _KEPT = 16  # renderings
+_LINES = 4096  # encodings of lines
+_LONGEST_LINE = 400  # characters
 _SHRINKS = 4  # characters that a tokenizer's normaliser may make one of, at most
 
 
@@ -46,29 +52,48 @@ class Worker:
     """Whether requests are served."""
     close: Callable[[], None]
     """Ends what is pending and frees the backend. May block for as long as one step."""
+    template: str = ""
+    """Source of the model's chat template."""
+    strength: tuple[int, int] = (0, 0)
+    """Weights of the model, and bits of one: what makes one worker stronger than another."""
+    load: Callable[[], Load] | None = None
+    """How busy the backend is; None where it does not say."""
 
     @classmethod
     def embedded(
         cls, backend: EmbeddedBackend, config: EngineConfig, clock: Callable[[], float], name: str = ""
     ) -> Worker:
-        """A worker over ghostkv's own engine; `name` stands for the checkpoint's own."""
+        """A worker over ghostkv's own engine; `name` stands for the checkpoint's own.
+
+        Raises ModelError where the model's chat template loses what a segment carries.
+        """
         tokenizer, chat = backend.tokenizer, backend.template
+        if chat is not None:
+            check_placement(chat.render_ids, notes, tokenizer.encode, tokenizer.decode)
         template = _no_template if chat is None else chat.render_ids
         return cls(
             name=name or backend.model.checkpoint.name,
             manifest=backend.model.manifest,
             backend=backend,
             tokenizer=tokenizer,
-            context=TurnContext(_kept(template), tokenizer.token_bytes, tokenizer.eos_ids, clock),
+            context=TurnContext(
+                _kept(template), _remembered(tokenizer.encode), tokenizer.token_bytes, tokenizer.eos_ids, clock
+            ),
             config=config,
             healthy=lambda: backend.healthy,
             close=backend.close,
+            template=backend.model.checkpoint.template or "",
+            strength=(backend.model.checkpoint.shape.parameters, _BITS.get(config.dtype, 16)),
+            load=backend.occupancy,
         )
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a raw prompt, with the BOS that the model's prompts start with."""
+    def encode(self, text: str, residency: str = "") -> tuple[int, ...]:
+        """Token ids of a raw prompt, with the BOS that the model's prompts start with.
+
+        What is far too long for the policy called `residency` is refused unread; "" stands for the model's context.
+        """
         tokenizer = self.tokenizer
-        self._check_length(len(text), "prompt")
+        self._check_length(len(text), "prompt", residency)
         bos = (tokenizer.bos_id,) if tokenizer.add_bos and tokenizer.bos_id is not None else ()
         return (*bos, *tokenizer.encode(text))
 
@@ -88,25 +113,51 @@ class Worker:
                 f"(max_session_tokens)",
                 param="max_tokens",
             )
+        check_plan(turn)
         if turn.messages:
-            standing = turn.messages if self.context.policies(turn.residency).budget is None else head(turn.messages)
-            self._check_length(sum(len(message.content) for message in standing), "messages")
+            standing = turn.messages if self.context.policies(turn.residency).budget is None else self._head(turn)
+            characters = sum(len(message.content) for message in standing)
+            condense = turn.long_prompt is LongPrompt.CONDENSE
+            self._check_length(characters, "messages", turn.residency, condense=condense)
             self.prompt_tokens(turn)  # rendered here, where the server is off its event loop, and kept
         settled = turn if turn.max_tokens else replace(turn, max_tokens=self._default_max_tokens(turn))
+        if self._windowed(turn.residency):
+            tokens = self.prompt_tokens(turn) + settled.max_tokens
+            self._check_session(tokens, "messages" if turn.messages else "prompt")
         check_values(settled, self.tokenizer.vocab_size)
+        check_steering(settled, self.backend.capabilities().steering)
         return settled
 
     def run(self, turn: Turn) -> AsyncGenerator[Event, None]:
-        """Stream one answer; see `session.loop.run`."""
-        return run(self.backend, turn, self.context)
+        """Stream one answer; see `session.loop.run` and `session.planned.run_plan`."""
+        return (run if turn.plan is None else run_plan)(self.backend, turn, self.context)
 
     def prompt_tokens(self, turn: Turn) -> int:
         """Tokens of the client's own prompt."""
         return len(turn.prompt or self.context.template(turn.messages))
 
-    def _check_length(self, characters: int, param: str) -> None:
+    def _windowed(self, residency: str) -> bool:
+        """Whether only the session's own limit bounds prompt and answer."""
+        return bool(residency) and self.context.policies(residency).visible is not None
+
+    def _check_session(self, tokens: int, param: str) -> None:
+        most = self.config.max_session_tokens
+        if tokens > most:
+            raise ContextLengthExceeded(
+                f"a session has at most {most} tokens (max_session_tokens), but prompt and answer need {tokens}: "
+                f"context_length_exceeded, it exceeds the available context size.",
+                param=param,
+            )
+
+    def _head(self, turn: Turn) -> tuple[Message, ...]:
+        return Conversation.of(turn.messages, self.context.template).head
+
+    def _check_length(self, characters: int, param: str, residency: str, *, condense: bool = False) -> None:
         """Refuse by its length what is far too long to be worth tokenising."""
         least = characters // (_SHRINKS * self.tokenizer.longest_token)
+        if self._windowed(residency) or condense:
+            self._check_session(least, param)
+            return
         context = self.backend.capabilities().max_context
         if least > context:
             raise ContextLengthExceeded(
@@ -122,11 +173,16 @@ class Worker:
         """
         capabilities = self.backend.capabilities()
         context, template = capabilities.max_context, self.context.template
-        if self.context.policies(turn.residency).budget is None:
+        if self._windowed(turn.residency):
+            context, standing = self.config.max_session_tokens, self.prompt_tokens(turn)
+        elif self.context.policies(turn.residency).budget is None:
             context = min(context, pool_tokens(capabilities) + 1)  # the last token of an answer needs no slot
             standing = self.prompt_tokens(turn)
         else:
-            standing = len(turn.prompt or template(head(turn.messages)))
+            standing = len(turn.prompt or template(self._head(turn)))
+            if turn.long_prompt is LongPrompt.CONDENSE:
+                standing = min(standing, context // 2)
+        standing += plan_overhead(turn, self.context)
         return max(1, min(context - standing, self.config.default_max_tokens, self.config.max_session_tokens))
 
 
@@ -138,6 +194,16 @@ def _kept(template: Template) -> Template:
         return tuple(template(messages))
 
     return lambda messages: render(tuple(messages))
+
+
+def _remembered(encode: Encode) -> Encode:
+    """`encode` with its latest lines kept: every boundary asks for the costs of mostly the same sentences."""
+
+    @lru_cache(maxsize=_LINES)
+    def line(text: str) -> tuple[int, ...]:
+        return tuple(encode(text))
+
+    return lambda text: line(text) if len(text) <= _LONGEST_LINE else encode(text)
 
 
 def _no_template(messages: Sequence[Message]) -> Sequence[int]:

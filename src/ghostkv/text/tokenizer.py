@@ -6,6 +6,7 @@ Ordinary text can never become a control id here: `encode` writes special-token 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -136,6 +137,12 @@ class Tokenizer:
     def to_json(self) -> str:
         """The tokenizer as the content of a Hugging Face tokenizer.json."""
         return str(self._markup.to_str(pretty=True))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, hexadecimal: tokenizers of one digest give equal ids, and end a generation at equal ids."""
+        settings = json.dumps([self.bos_id, self.add_bos, self.eos_ids, self._markup.to_str()])
+        return hashlib.sha256(settings.encode("utf-8", errors="surrogatepass")).hexdigest()
 
     @cached_property
     def _spelled(self) -> Mapping[int, tuple[int, ...]]:

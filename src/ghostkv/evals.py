@@ -1,0 +1,181 @@
+"""The command about quality: `ghostkv eval continuity`. Heavy imports are inside it, as in `cli`."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ghostkv.errors import ConfigError
+from ghostkv.options import DEFAULTS, Budget, Dtype, Model, Threads
+
+if TYPE_CHECKING:
+    from ghostkv.evaluate.recall import Outcome
+    from ghostkv.evaluate.report import Evaluation
+
+_WIDE = 220  # columns where there is no terminal to fit
+_STRIDE = 97  # sentences from the start of one document's filler to the next
+
+app = typer.Typer(no_args_is_help=True, help="Measure what an answer keeps.")
+
+
+@app.callback()
+def _eval() -> None:
+    """Measure what an answer keeps."""
+
+
+@app.command()
+def continuity(
+    model: Model = "smollm2",
+    text: Annotated[
+        Path | None, typer.Option(help="Text for the perplexity test; absent: Python's own documentation.")
+    ] = None,
+    parts: Annotated[str, typer.Option(help="What to run.")] = "perplexity,recall,instructions,drift",
+    probes: Annotated[int, typer.Option(min=1, help="Questions for each distance, in whole documents.")] = 400,
+    distances: Annotated[str, typer.Option(help="Segments between fact and question.")] = "1,5,20,50",
+    forms: Annotated[str, typer.Option(help="How to ask: direct, paraphrase, continued.")] = "direct",
+    filler: Annotated[
+        Path | None, typer.Option(help="Text whose sentences stand between the facts; absent: invented ones.")
+    ] = None,
+    arms: Annotated[str, typer.Option(help="Names of recall arms; absent: all.")] = "",
+    choice: Annotated[bool, typer.Option(help="Forced choice besides greedy answers.")] = True,  # noqa: FBT002
+    passages: Annotated[int, typer.Option(min=1, help="Passages of the perplexity test.")] = 3,
+    boundaries: Annotated[int, typer.Option(min=3, help="Boundaries in each passage.")] = 20,
+    targets: Annotated[str, typer.Option(help="Segment lengths of the perplexity curves.")] = "32,64,150",
+    tails: Annotated[str, typer.Option(help="Tails of the perplexity curves.")] = "16,32,64,96,128,192",
+    segments: Annotated[str, typer.Option(help="Segments of the tests of instructions and of drift.")] = "20,50",
+    out: Annotated[Path, typer.Option(help="Folder for the record, its plot and all answers.")] = Path("eval"),
+    kv_budget: Budget = "1GiB",
+    dtype: Dtype = DEFAULTS.dtype,
+    threads: Threads = DEFAULTS.threads,
+) -> None:
+    """Recall, perplexity, instructions and drift over many boundaries, beside the whole history and other baselines."""
+    from ghostkv.evaluate.curves import Curves
+    from ghostkv.evaluate.documents import Shape
+    from ghostkv.evaluate.recall import Plan
+    from ghostkv.evaluate.report import Evaluation
+
+    shape = Shape(distances=_numbers("distances", distances))
+    documents = -(-probes // shape.probes)
+    few = -(-documents // 4)
+    lengths = _numbers("segments", segments)
+    if len(lengths) != 2:
+        raise ConfigError(f"--segments {segments!r} must give two numbers: for instructions and for drift")
+    plan = Evaluation(
+        text=_text(text),
+        parts=_names(parts),
+        recall=Plan(documents, shape, _names(forms), choice=choice, windowed=few, filler=_filler(filler)),
+        curves=Curves(_numbers("targets", targets), _numbers("tails", tails), boundaries, passages),
+        instruction_segments=lengths[0],
+        drift_segments=lengths[1],
+        arms=_names(arms),
+    )
+    _run(model, plan, out, kv_budget, dtype, threads)
+
+
+def _run(model: str, plan: Evaluation, out: Path, kv_budget: str, dtype: str, threads: int) -> None:
+    from ghostkv.evaluate.lab import Lab
+    from ghostkv.evaluate.report import evaluate, header, write_json
+    from ghostkv.evaluate.tables import tables
+    from ghostkv.launch import engine_config, open_worker
+    from ghostkv.terminal import Progress
+
+    with Progress() as progress:
+        config = engine_config(kv_budget=kv_budget, dtype=dtype, threads=threads)
+        worker = open_worker(model, config, announce=progress)
+        try:
+            lab = Lab(worker)
+            record = header(lab, _commit())
+
+            async def all_parts() -> None:
+                async for name, found in evaluate(lab, plan, progress, keeper(out / "answers.jsonl")):
+                    record[name] = found
+                    write_json(out / "continuity.json", record)  # after each part: an interrupted run keeps the others
+
+            asyncio.run(all_parts())
+        finally:
+            worker.close()
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
+    for table in tables(record):
+        console.print(table)
+    _plot(out / "continuity.png", record)
+    typer.echo(f"written to {out}", err=True)
+
+
+def _plot(path: Path, record: dict[str, Any]) -> None:
+    try:
+        from ghostkv.evaluate.plot import plot_report
+    except ImportError as error:
+        raise ConfigError(f"the plot needs an extra: pip install 'ghostkv[plot]' ({error})") from error
+    plot_report(path, record)
+
+
+def keeper(path: Path) -> Callable[[Iterable[Outcome]], None]:
+    """Appends outcomes to a file of JSON lines, which it begins anew."""
+    import json
+    from dataclasses import asdict
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
+
+    def keep(outcomes: Iterable[Outcome]) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            for outcome in outcomes:
+                file.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
+
+    return keep
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in text.split(","))))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = _names(text)
+    if not parts or not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
+        raise ConfigError(f"--{option} {text!r} is not a list of numbers such as 1,5,20")
+    return tuple(map(int, parts))
+
+
+def _text(path: Path | None) -> str:
+    """The text of a file, or Python's reference documentation, which every installation has."""
+    from ghostkv.terminal import read_prompt
+
+    if path is not None:
+        return read_prompt(None, path)
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics.values())
+
+
+def _filler(path: Path | None) -> Callable[[int], Iterator[str]] | None:
+    """For each document's seed, the sentences of the text from another place on."""
+    if path is None:
+        return None
+    from ghostkv.evaluate.invention import prose
+
+    text = _text(path)
+    return lambda seed: islice(prose(text), _STRIDE * seed, None)
+
+
+def _commit() -> str:
+    """The commit of the source that runs, with a plus sign if it was changed; "" where it is no repository."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False)
+        except OSError:
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = git("rev-parse", "--short", "HEAD")
+    return commit + "+" if commit and git("status", "--porcelain", ".") else commit

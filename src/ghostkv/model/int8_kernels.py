@@ -1,0 +1,112 @@
+"""The compiled rows around integer products: floats to digits before, sums to floats after.
+
+Reference: `int8.linear`. Arrays are flat; work is dealt to threads by row, so no row depends on another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from ghostkv.model import vector as v
+
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
+_LARGEST = np.float32(127.0)
+
+
+@njit(nogil=True, cache=True, inline="never")
+def transform(x: Any, at: int, width: int, block: int) -> None:
+    """Each run of `block` values of x[at : at + width] times the Hadamard matrix of +-1, in place."""
+    step = 1
+    if block >= v.LANES:
+        for j in range(at, at + width, v.LANES):
+            v.store(x, j, v.hadamard(v.load(x, j)))
+        step = v.LANES
+    while step < block:
+        for start in range(at, at + width, 2 * step):
+            if step >= v.LANES:
+                for j in range(start, start + step, v.LANES):
+                    low, high = v.load(x, j), v.load(x, j + step)
+                    v.store(x, j, v.add(low, high))
+                    v.store(x, j + step, v.sub(low, high))
+            else:
+                for j in range(start, start + step):
+                    first, second = x[j], x[j + step]
+                    x[j], x[j + step] = first + second, first - second
+        step *= 2
+
+
+@njit(nogil=True, cache=True)
+def mix(x: Any, matrix: Any, output: Any, block: int, blocks: int) -> None:
+    """output[row, j] += sum over i of matrix[j, i] * x[row, i], in order; x and output [rows, blocks, block]."""
+    width = block * blocks
+    for at in range(0, len(x), width):
+        for j in range(blocks):
+            for i in range(blocks):
+                factor = matrix[j * blocks + i]
+                for k in range(block):
+                    output[at + j * block + k] += factor * x[at + i * block + k]
+
+
+@njit(nogil=True, cache=True, inline="never")
+def _digits_of_row(x: Any, at: int, digits: Any, to: int, width: int) -> float:
+    """Write the row's digits; returns its scale, NaN where a value is not finite."""
+    largest = probe = v.splat(_ZERO)
+    zero = v.splat(_ZERO)
+    for j in range(0, width, v.LANES):
+        value = v.load_part(x, at + j, width - j)
+        largest = v.maximum(v.absolute(value), largest)
+        probe = v.fma(value, zero, probe)  # stays 0 unless a value is infinite or NaN
+    most = v.lane_max(largest)
+    inverse = v.splat(_LARGEST / most if most > _ZERO else _ZERO)
+    for j in range(0, width, v.LANES):
+        v.store_digits(digits, to + j, v.mul(v.load_part(x, at + j, width - j), inverse), width - j)
+    return most / _LARGEST + v.lane_sum(probe)
+
+
+@njit(nogil=True, cache=True, parallel=True, error_model="numpy")
+def quantize(x: Any, digits: Any, scales: Any, scratch: Any, rows: int, width: int, block: int, threads: int) -> None:
+    """digits[row] * scales[row] = transformed x[row], nearly.
+
+    x float32 [rows, width]; digits int8, in -127..127; scales float32 [rows]; scratch float32 [threads * width].
+    """
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            if block == 1:
+                scales[row] = _digits_of_row(x, row * width, digits, row * width, width)
+            else:
+                at = thread * width
+                for j in range(width):
+                    scratch[at + j] = x[row * width + j]
+                transform(scratch, at, width, block)
+                scales[row] = _digits_of_row(scratch, at, digits, row * width, width)
+
+
+@njit(nogil=True, cache=True)
+def _scaled(sums: Any, at: int, row: Any, scales: Any, column: int, count: int) -> Any:
+    return v.mul(v.mul(v.load_part(sums, at + column, count), row), v.load_part(scales, column, count))
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def scale_sums(
+    sums: Any, output: Any, row_scales: Any, scales: Any, rows: int, width: int, fine: int, threads: int
+) -> None:
+    """output[row, j] = sums[row, j] * row_scales[row] * scales[j]; sums int32 [rows, width + fine], output float32.
+
+    To the last `fine` columns of `output` [rows, width] their second digits are added. Without such, both arrays may
+    be the same memory.
+    """
+    for thread in prange(threads):
+        for row in range(thread, rows, threads):
+            at = row * (width + fine)
+            scale = v.splat(row_scales[row])
+            for j in range(0, width - fine, v.LANES):
+                count = width - fine - j
+                v.store_part(output, row * width + j, _scaled(sums, at, scale, scales, j, count), count)
+            for j in range(width - fine, width, v.LANES):
+                first = _scaled(sums, at, scale, scales, j, width - j)
+                second = _scaled(sums, at, scale, scales, j + fine, width - j)
+                v.store_part(output, row * width + j, v.add(first, second), width - j)

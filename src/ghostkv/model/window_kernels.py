@@ -1,0 +1,129 @@
+"""Attention through a window: keys stand unrotated and are rotated when read, by their place among what is seen.
+
+Beside `kernels`, whose running softmax it uses, so that ordinary rows pay nothing for it. Numba's disk cache knows the
+file of a kernel, not that one: after an edit there, `make clean-kernels`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+
+from ghostkv.model import vector as v
+from ghostkv.model.kernels import accumulators_at, attend_block, begin_group, end_group
+from ghostkv.step import BLOCK_TOKENS
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRope:
+    """Rotary tables with positions innermost, so that 16 slots of a block are rotated at once.
+
+    Flat float32 [head size / 2, stride]; position p stands at column p + 16, and 16 columns of zeros on either side
+    serve the slots of a block that are not seen.
+    """
+
+    positions: int
+    stride: int
+    cosines: Floats
+    sines: Floats
+
+    @classmethod
+    def of(cls, rope: tuple[torch.Tensor, torch.Tensor], positions: int) -> LaneRope:
+        """For positions below `positions`; rope float32 [context, head size / 2]."""
+        cosines, sines = (np.pad(table[:positions].numpy().T, ((0, 0), (v.LANES, v.LANES))) for table in rope)
+        return cls(positions, cosines.shape[1], cosines.reshape(-1), sines.reshape(-1))
+
+
+def tile_floats(size: int) -> int:
+    """Floats of one thread's tile: a block's rotated keys, and what is read behind them where its first slot is not."""
+    return size * BLOCK_TOKENS + BLOCK_TOKENS
+
+
+@njit(nogil=True, cache=True, inline="never")
+def _rotate_block(
+    keys: Any, base: int, cosines: Any, sines: Any, stride: int, position: int, tile: Any, to: int, size: int
+) -> None:
+    """Rotate the 16 keys [size, 16] at `base` by position, position + 1, ...; the formula of `rotate_and_write`."""
+    half = size // 2
+    for j in range(half):
+        cosine = v.load(cosines, j * stride + v.LANES + position)
+        sine = v.load(sines, j * stride + v.LANES + position)
+        first = v.load(keys, base + j * BLOCK_TOKENS)
+        second = v.load(keys, base + (half + j) * BLOCK_TOKENS)
+        v.store(tile, to + j * BLOCK_TOKENS, v.sub(v.mul(first, cosine), v.mul(second, sine)))
+        v.store(tile, to + (half + j) * BLOCK_TOKENS, v.fma(second, cosine, v.mul(first, sine)))
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def attend_windowed(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    tables: Any,
+    width: int,
+    table_of_row: Any,
+    members: Any,
+    tokens: Any,
+    sinks: Any,
+    gone: Any,
+    ring_at: Any,
+    ring_blocks: Any,
+    cosines: Any,
+    sines: Any,
+    stride: int,
+    output: Any,
+    scratch: Any,
+    tiles: Any,
+    kv_heads: int,
+    heads: Any,
+    size: int,
+    threads: int,
+) -> None:
+    """Attention of each row in `members` over its sinks and its window, oldest first.
+
+    Arrays as in `kernels.attend` and `batch.WindowedRows`; cosines, sines and stride of a LaneRope; tiles is scratch
+    for rotated keys, `tile_floats` for each thread.
+    """
+    group = len(heads)
+    floats = accumulators_at(group) + group * size
+    tile = size * BLOCK_TOKENS + BLOCK_TOKENS
+    for thread in prange(threads):
+        at = thread * floats
+        to = thread * tile
+        for task in range(thread, len(members) * kv_heads, threads):
+            i = task // kv_heads
+            head = task % kv_heads
+            query = (members[i] * kv_heads + head) * group * size
+            begin_group(scratch, at, group, size)
+            table = table_of_row[members[i]] * width
+            visible_sinks = min(sinks[i], tokens[i] + 1)
+            sink_blocks = (visible_sinks + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+            last = tokens[i] - sinks[i]  # from here on, tokens are counted from the end of the sinks
+            first_block = gone[i] // BLOCK_TOKENS
+            blocks = sink_blocks + max(last // BLOCK_TOKENS + 1 - first_block, 0)
+            for turn in range(blocks):
+                if turn < sink_blocks:
+                    block = np.int64(tables[table + turn])
+                    position = turn * BLOCK_TOKENS
+                    first = 0
+                    count = min(BLOCK_TOKENS, visible_sinks - position)
+                else:
+                    begin = (first_block + turn - sink_blocks) * BLOCK_TOKENS
+                    block = np.int64(tables[table + ring_at[i] + begin // BLOCK_TOKENS % ring_blocks[i]])
+                    position = sinks[i] + begin - gone[i]  # of the block's first slot, seen or not
+                    first = max(gone[i] - begin, 0)
+                    count = min(BLOCK_TOKENS, last + 1 - begin) - first
+                base = (block * kv_heads + head) * size * BLOCK_TOKENS
+                _rotate_block(keys, base, cosines, sines, stride, position, tiles, to, size)
+                # The tile has no gaps: read from `first` on, each of its rows begins with the slots that are seen.
+                seen = to + first
+                attend_block(
+                    tiles, seen, values, base + first * size, 0, count, queries, query, scratch, at, heads, size
+                )
+            end_group(scratch, at, group, size, output, query)

@@ -1,0 +1,150 @@
+"""Seats the segments of one chain among several workers, and carries the open answer to each in its own ids.
+
+The rule is `assign_worker`'s and the translation `translated`'s; here stands who may take a segment at all. A policy
+that never flushes stays with the first worker, a request that names token ids with workers of the same vocabulary, and
+a text that ends inside a character likewise, until that is complete.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from ghostkv.backends.base import Backend, Load
+from ghostkv.errors import InvalidRequest
+from ghostkv.protocol.assign import Resource, assign_worker
+from ghostkv.protocol.density import estimate_density
+from ghostkv.protocol.reader import Reader
+from ghostkv.protocol.render import Encode
+from ghostkv.session.chain import Carried, Chain, TurnContext
+from ghostkv.session.limits import check_steering
+from ghostkv.session.seat import Seat
+from ghostkv.session.translate import translated
+from ghostkv.session.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """A worker as the segments of a turn see it."""
+
+    name: str
+    strength: int  # rank among the stations
+    backend: Backend
+    context: TurnContext
+    vocabulary: Hashable  # equal ones mean the same by every id and render messages alike
+    following: Encode  # text that follows other text -> ids
+    load: Callable[[], Load]
+    healthy: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """A station that may take segments of this chain."""
+
+    station: Station
+    chain: Chain
+    needed: int  # tokens that a segment may hold at most
+
+    @property
+    def resource(self) -> Resource:
+        load, station = self.station.load(), self.station
+        return Resource(station.name, station.strength, load.free_tokens // self.needed, load.waiting)
+
+
+class Crossing:
+    """The seating of one chain, whose own worker is the first station."""
+
+    def __init__(self, stations: Sequence[Station], chain: Chain, *, one_vocabulary: bool = False) -> None:
+        """`one_vocabulary`: only among workers that share the first one's."""
+        self._bound, able = _able(stations, chain, one_vocabulary=one_vocabulary)
+        self._stands = [stand for station in able if (stand := _stand(station, stations[0], chain)) is not None]
+        self._at = self._stands[0]
+        self._begun = False
+        self._read = 0  # archived ids whose text is known
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._left: dict[Hashable, Carried] = {}  # by vocabulary, as the answer last stood in it
+        self._since: dict[Hashable, list[str]] = {stand.station.vocabulary: [] for stand in self._stands}
+
+    def __call__(self, seat: Seat) -> Seat:
+        """The next segment's seat."""
+        density = seat.carried.density if self._begun else _asked_density(seat.chain)
+        whole = not self._begun or self._follow(seat.carried)
+        self._begun = True
+        candidates = self._candidates(whole=whole)
+        assignment = assign_worker(density, [stand.resource for stand in candidates])
+        stand = candidates[assignment.index]
+        carried = self._carry(seat.carried, stand)
+        self._at = stand
+        reason = assignment.reason
+        if len(candidates) == 1:
+            reason = self._bound or ("no other can take it" if whole else "the text ends inside a character")
+        return Seat(stand.station.backend, stand.chain, carried, stand.station.name, reason)
+
+    def _candidates(self, *, whole: bool) -> list[_Stand]:
+        at = self._at.station
+        found = [stand for stand in self._stands if stand.station.healthy()]
+        if not whole:
+            found = [stand for stand in found if stand.station.vocabulary == at.vocabulary]
+        return found or [self._at]
+
+    def _follow(self, carried: Carried) -> bool:
+        """Note what the last segment wrote; whether it ends with a whole character."""
+        station, ids = self._at.station, carried.memory.archive.ids
+        text = self._decoder.decode(b"".join(map(station.context.token_bytes, ids[self._read :])))
+        self._read = len(ids)
+        for vocabulary, texts in self._since.items():
+            if vocabulary != station.vocabulary:
+                texts.append(text)
+        return not (self._decoder.getstate()[0] or carried.state.undecoded)
+
+    def _carry(self, carried: Carried, stand: _Stand) -> Carried:
+        old, new = self._at.station.vocabulary, stand.station.vocabulary
+        if new == old:
+            return carried
+        self._left[old] = carried
+        left = self._left.get(new) or stand.chain.begin()
+        texts, self._since[new] = self._since[new], []
+        carried = translated(carried, left, texts, stand.station.following, stand.station.context.token_bytes)
+        self._read = carried.memory.archive.total
+        return carried
+
+
+def _able(stations: Sequence[Station], chain: Chain, *, one_vocabulary: bool) -> tuple[str, Sequence[Station]]:
+    """Why the chain is bound, "" if it is not, and the stations that are left to it."""
+    home = stations[0]
+    if chain.policy.budget is None:
+        return f"residency {chain.policy.name} stays with one worker", [home]
+    bound = "its ids are of one vocabulary" if one_vocabulary or _names_ids(chain.turn) else ""
+    return bound, [station for station in stations if not bound or station.vocabulary == home.vocabulary]
+
+
+def _names_ids(turn: Turn) -> bool:
+    """Whether the client said or is told something in token ids, which mean something in one vocabulary only."""
+    sampling = turn.sampling
+    return bool(turn.prompt or turn.stop_ids or sampling.logit_bias) or sampling.logprobs is not None
+
+
+def _stand(station: Station, home: Station, chain: Chain) -> _Stand | None:
+    """The station with its view of the chain; None where the turn could not run there."""
+    capabilities = station.backend.capabilities()
+    if station is not home:
+        try:
+            check_steering(chain.turn, capabilities.steering)
+            if station.vocabulary == home.vocabulary:
+                chain = replace(chain, context=station.context, capabilities=capabilities)
+                chain.check()
+            else:
+                chain = Chain.of(chain.turn, station.context, capabilities)
+        except InvalidRequest:
+            return None
+    budget = chain.policy.budget
+    beside = 0 if budget is None else budget.carried + budget.cap
+    return _Stand(station, chain, max(1, chain.head_tokens + beside))
+
+
+def _asked_density(chain: Chain) -> float:
+    """Density of the question: before the first segment there is nothing else to go by."""
+    question = chain.prompting.question
+    _, reading = Reader(0, "user").feed(question, 0, final=True)
+    return estimate_density(question, len(reading.facts))
