@@ -8,6 +8,7 @@ dense with facts. The processor times do not depend on what else the machine doe
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,6 +103,7 @@ def load(lab: Lab, backend: EmbeddedBackend) -> dict[str, object]:
         "phases_s": seconds,
         "wall_share": sum(seconds.values()) / busy,
         "cpu_share": clock.cpu_s / cpu,
+        "idle_share": clock.cpu_s / (cpu / (os.cpu_count() or 1)),  # of busy wall time, if every core were the engine's
         "cpu_ms_per_segment": 1e3 * clock.cpu_s / len(records),
         "uncached": sum(record.rehydrated for record in boundaries) / len(boundaries),
         "state": _mean(boundaries, lambda record: record.state),
@@ -166,6 +168,7 @@ def report(under_load: dict[str, object], forced: dict[str, object]) -> None:
     for name, value, most in (
         ("wall share", under_load["wall_share"], MOST_SHARE),
         ("cpu share", under_load["cpu_share"], MOST_SHARE),
+        ("share on an idle machine, estimated", under_load["idle_share"], MOST_SHARE),
         ("uncached tokens", under_load["uncached"], MOST_UNCACHED),
         ("payload bytes", forced["payload_bytes"], MOST_PAYLOAD),
     ):

@@ -1,6 +1,7 @@
-"""ghostkv's engine beside vLLM's CPU build: the same weights, prompts, output length and KV bytes, in turn in one run.
+"""ghostkv's engine beside vLLM's CPU build: the same model, prompts, output length and KV bytes, in turn in one run.
 
-Both stay loaded; each cell runs them alternately and the ratio is the median of the pairs. KV is ample for both: this
+ghostkv runs with bfloat16 and with int8 weights, vLLM with bfloat16. All stay loaded; each cell runs them alternately
+and a ratio is the median over the rounds. KV is ample for both: this
 measures engines, not residency. Appends to results/engine_vs_vllm.jsonl.
 """
 
@@ -26,14 +27,17 @@ from ghostkv.model.pull import resolve_model
 
 WORKERS = Path(__file__).parent / "workers"
 KV_BYTES = 1 << 30
+OURS = ("ghostkv bfloat16", "ghostkv int8")
 
 
 class Peer:
     """A worker and its children in a process group of their own, stopped while it is not its turn (vLLM's poll)."""
 
-    def __init__(self, name: str, python: Path, script: str, model: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, python: Path, script: str, model: Path, environment: dict[str, str], *arguments: str
+    ) -> None:
         self.name = name
-        command = [str(python), str(WORKERS / script), str(model), str(KV_BYTES)]
+        command = [str(python), str(WORKERS / script), str(model), str(KV_BYTES), *arguments]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -94,34 +98,40 @@ def main() -> None:
     exported = cache_dir() / "peers" / "smollm2-bf16"
     if not exported.exists():
         export_hf(open_checkpoint(model), exported)
-    ours = Peer("ghostkv", Path(sys.executable), "ghostkv_worker.py", model, {})
     python = vllm_python(arguments.vllm_environment)
     settings = vllm_settings(python)
-    theirs = Peer("vllm", python, "vllm_worker.py", exported, settings)
-    for peer in (ours, theirs):
+    peers = [
+        Peer(OURS[0], Path(sys.executable), "ghostkv_worker.py", model, {}, "bfloat16"),
+        Peer(OURS[1], Path(sys.executable), "ghostkv_worker.py", model, {}, "int8"),
+        Peer("vllm", python, "vllm_worker.py", exported, settings),
+    ]
+    for peer in peers:
         peer.run(2, arguments.prompt, 8)
     rows: list[dict[str, object]] = []
-    print(f"{'sequences':>9} {'ghostkv':>9} {'vllm':>9} {'ratio':>6}   (output tokens per second, prefill included)")
+    print("output tokens per second, prefill included; ratios to vllm")
+    print("sequences " + " ".join(f"{peer.name:>17}" for peer in peers) + " ".join(f"{name:>17}" for name in OURS))
     for sequences in arguments.sequences:
-        pairs = []
+        rounds = []
         for _ in range(arguments.repeats):
             cell = (sequences, arguments.prompt, arguments.tokens)
-            pairs.append((ours.run(*cell), theirs.run(*cell)))
-        row = {
-            "sequences": sequences,
-            "prompt": arguments.prompt,
-            "tokens": arguments.tokens,
-            "ghostkv": round(median(a for a, _ in pairs), 1),
-            "vllm": round(median(b for _, b in pairs), 1),
-            "ratio": round(median(a / b for a, b in pairs), 3),
-            "pairs": [[round(a, 1), round(b, 1)] for a, b in pairs],
-        }
-        print(f"{sequences:>9} {row['ghostkv']:>9} {row['vllm']:>9} {row['ratio']:>6}", flush=True)
+            rounds.append({peer.name: peer.run(*cell) for peer in peers})
+        rates = {peer.name: round(median(each[peer.name] for each in rounds), 1) for peer in peers}
+        ratios = {name: round(median(each[name] / each["vllm"] for each in rounds), 3) for name in OURS}
+        shown = (*rates.values(), *ratios.values())
+        print(f"{sequences:>9} " + " ".join(f"{value:>17}" for value in shown), flush=True)
         rows.append(
-            row | {"ghostkv_config": ours.about, "vllm_config": theirs.about | {"environment": sorted(settings)}}
+            {
+                "sequences": sequences,
+                "prompt": arguments.prompt,
+                "tokens": arguments.tokens,
+                "tokens_per_second": rates,
+                "ratios": ratios,
+                "rounds": [{name: round(rate, 1) for name, rate in each.items()} for each in rounds],
+                "configurations": {peer.name: peer.about for peer in peers} | {"vllm_environment": sorted(settings)},
+            }
         )
-    ours.close()
-    theirs.close()
+    for peer in peers:
+        peer.close()
     print(f"written to {append('engine_vs_vllm', rows)}")
 
 

@@ -10,7 +10,7 @@ from fakes import Script
 from ghostkv.evaluate.forced import ForcedSegment, forced
 from ghostkv.protocol.ledger import Ledger, Standing
 from ghostkv.request import Delta, Message, Sampling, SegmentRequest
-from ghostkv.residency import SegmentBudget
+from ghostkv.residency import SegmentBudget, policy
 from ghostkv.residency.segment import Segment
 from ghostkv.session.chain import Chain, TurnContext
 from ghostkv.session.turn import Turn
@@ -45,23 +45,23 @@ def turn(messages: Sequence[Message], **fields: Any) -> Turn:
     return replace(Turn("t", Sampling(temperature=0.0), max_tokens=210, messages=tuple(messages)), **fields)
 
 
-def context(policy: Segment = BYTES) -> TurnContext:
+def context(residency: Segment = BYTES) -> TurnContext:
     return TurnContext(
         TEMPLATE.render_ids,
         TOKENIZER.encode,
         TOKENIZER.token_bytes,
         TOKENIZER.eos_ids,
         lambda: 0.0,
-        policies=lambda _: policy,
+        policies=lambda _: residency,
     )
 
 
-def answer(messages: Sequence[Message], text: str, policy: Segment = BYTES, **fields: Any) -> list[ForcedSegment]:
+def answer(messages: Sequence[Message], text: str, residency: Segment = BYTES, **fields: Any) -> list[ForcedSegment]:
     """The segments of an answer that is `text`; the last one is open."""
     ids = TOKENIZER.encode(text)
     asked = turn(messages, max_tokens=len(ids) + 1, ignore_eos=True, **fields)
     capabilities = replace(ScriptedBackend(saying("")).capabilities(), max_context=100_000, kv_budget=200_000)
-    return list(forced(Chain.of(asked, context(policy), capabilities), ids, Detokenizer(TOKENIZER)))
+    return list(forced(Chain.of(asked, context(residency), capabilities), ids, Detokenizer(TOKENIZER)))
 
 
 def shown(segment: ForcedSegment) -> str:
@@ -83,8 +83,11 @@ def standing(found: Ledger, value: str) -> Standing:
 
 
 def started() -> tuple[Worker, Recording]:
+    """A worker whose `segment` has constants that suit a byte-level tokenizer."""
     backend = Recording(saying(ANSWER * 6))
-    return scripted_worker(backend), backend
+    worker = scripted_worker(backend)
+    own = replace(worker.context, policies=lambda name: BYTES if name == BYTES.name else policy(name))
+    return replace(worker, context=own), backend
 
 
 STORY = (Message("system", "Write in the present tense."), Message("user", "Continue the story about the habitat."))

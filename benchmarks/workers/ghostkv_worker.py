@@ -1,4 +1,4 @@
-"""ghostkv's engine as a peer: greedy, exactly `tokens` each, KV ample. Arguments: model path, KV bytes."""
+"""ghostkv's engine as a peer: greedy, exactly `tokens` each, KV ample. Arguments: model path, KV bytes, dtype."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol import serve
 
 
 def main() -> None:
-    config = EngineConfig(kv_budget=int(sys.argv[2]))
+    config = EngineConfig(kv_budget=int(sys.argv[2]), dtype=sys.argv[3])
     model = load_model(Path(sys.argv[1]), config)
 
     def run(rows: list[list[int]], tokens: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,7 +18,7 @@ from ghostkv.errors import ConfigError
 from ghostkv.options import DEFAULTS, Budget, Dtype, Model, Threads
 
 if TYPE_CHECKING:
-    from ghostkv.evaluate.recall import Outcome
+    from ghostkv.evaluate.recall import Outcome, Source
     from ghostkv.evaluate.report import Evaluation
 
 _WIDE = 220  # columns where there is no terminal to fit
@@ -36,10 +38,16 @@ def continuity(
     text: Annotated[
         Path | None, typer.Option(help="Text for the perplexity test; absent: Python's own documentation.")
     ] = None,
+    texts: Annotated[str, typer.Option(help="Texts of the perplexity test.")] = "prose,recurring",
+    form: Annotated[str, typer.Option(help="How texts are read: raw (a completion) or chat (an answer).")] = "raw",
     parts: Annotated[str, typer.Option(help="What to run.")] = "perplexity,recall,instructions,drift",
     probes: Annotated[int, typer.Option(min=1, help="Questions for each distance, in whole documents.")] = 400,
     distances: Annotated[str, typer.Option(help="Segments between fact and question.")] = "1,5,20,50",
     forms: Annotated[str, typer.Option(help="How to ask: direct, paraphrase, continued.")] = "direct",
+    documents: Annotated[
+        Path | None,
+        typer.Option(help="JSON lines, plain or .gz, with content and title, to ask about; absent: generated ones."),
+    ] = None,
     filler: Annotated[
         Path | None, typer.Option(help="Text whose sentences stand between the facts; absent: invented ones.")
     ] = None,
@@ -62,16 +70,18 @@ def continuity(
     from ghostkv.evaluate.report import Evaluation
 
     shape = Shape(distances=_numbers("distances", distances))
-    documents = -(-probes // shape.probes)
-    few = -(-documents // 4)
+    conversations = -(-probes // shape.probes)
+    few = -(-conversations // 4)
     lengths = _numbers("segments", segments)
     if len(lengths) != 2:
         raise ConfigError(f"--segments {segments!r} must give two numbers: for instructions and for drift")
     plan = Evaluation(
         text=_text(text),
         parts=_names(parts),
-        recall=Plan(documents, shape, _names(forms), choice=choice, windowed=few, filler=_filler(filler)),
-        curves=Curves(_numbers("targets", targets), _numbers("tails", tails), boundaries, passages),
+        recall=Plan(conversations, shape, _names(forms), choice, few, _source(documents, filler)),
+        curves=Curves(
+            _numbers("targets", targets), _numbers("tails", tails), boundaries, passages, form=form, texts=_names(texts)
+        ),
         instruction_segments=lengths[0],
         drift_segments=lengths[1],
         arms=_names(arms),
@@ -91,7 +101,7 @@ def _run(model: str, plan: Evaluation, out: Path, kv_budget: str, dtype: str, th
         worker = open_worker(model, config, announce=progress)
         try:
             lab = Lab(worker)
-            record = header(lab, _commit())
+            record = header(lab, _commit(), shlex.join((Path(sys.argv[0]).name, *sys.argv[1:])))
 
             async def all_parts() -> None:
                 async for name, found in evaluate(lab, plan, progress, keeper(out / "answers.jsonl")):
@@ -154,6 +164,18 @@ def _text(path: Path | None) -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics.values())
+
+
+def _source(documents: Path | None, filler: Path | None) -> Source:
+    """Real documents, or generated ones with the filler that is asked for."""
+    from ghostkv.evaluate.library import read_library
+    from ghostkv.evaluate.recall import Invented
+
+    if documents is None:
+        return Invented(_filler(filler))
+    if filler is not None:
+        raise ConfigError("--filler stands between the facts of generated documents: it does not go with --documents")
+    return read_library(documents)
 
 
 def _filler(path: Path | None) -> Callable[[int], Iterator[str]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -12,20 +13,10 @@ import pytest
 from fakes import CHATML_TEMPLATE, FakeBackend, byte_tokenizer, fake_capabilities
 from ghostkv.config import EngineConfig
 from ghostkv.errors import ConfigError
-from ghostkv.evaluate.curves import Curves, curves
-from ghostkv.evaluate.lab import Lab
-from ghostkv.evaluate.perplexity import (
-    ASK,
-    LastIds,
-    Reading,
-    Segmented,
-    Whole,
-    compared,
-    held,
-    passages,
-    read,
-    scaled,
-)
+from ghostkv.evaluate.curves import NO_SINKS, Curves, curves
+from ghostkv.evaluate.lab import Lab, RawPrompt
+from ghostkv.evaluate.perplexity import LastIds, Reading, Segmented, Whole, compared, held, read, scaled
+from ghostkv.evaluate.texts import ASK, CHAT, FORMS, OPENING, RAW, from_recurring, passage, spread
 from ghostkv.request import Window
 from ghostkv.residency import SegmentBudget, policy
 from ghostkv.residency.sink_window import SinkWindow
@@ -60,9 +51,11 @@ def lab() -> Lab:
     return Lab(Worker("counting", "0", backend, TOKENIZER, context, EngineConfig(), lambda: True, lambda: None))
 
 
-def test_what_each_arm_sees(lab: Lab) -> None:
-    ids = lab.encode(TEXT)[:1000]
-    head = len(lab.render(ASK))
+@pytest.mark.parametrize("form", FORMS)
+def test_what_each_arm_sees(lab: Lab, form: str) -> None:
+    before = OPENING if form == RAW else 0
+    ids = passage(lab, lab.encode(TEXT)[: before + 1000], form)
+    head = OPENING if form == RAW else len(lab.render(ASK))
     segment = asyncio.run(read(lab, Segmented("segment", BUDGET), ids, ()))
     assert sum(segment.cuts) == 1000 and len(segment.cuts) > 10
     last = asyncio.run(read(lab, LastIds("last", 50), ids, segment.cuts))
@@ -77,7 +70,7 @@ def test_what_each_arm_sees(lab: Lab) -> None:
     assert segment.resident[:first] == last.resident[:first] == full.resident[:first]
     assert last.resident[first] == head + min(50, first)
     assert max(segment.resident) < head + BUDGET.carried + BUDGET.cap
-    assert held([window], [50]) == (100, 100)
+    assert held([window], [90]) == (100, 100)
 
 
 def test_extra_nats_by_hand() -> None:
@@ -90,7 +83,8 @@ def test_extra_nats_by_hand() -> None:
         for boundary, length in enumerate(lengths[1:], 1):
             cost += [boundary + 1.0] + [float(boundary)] * (length - 1)
         arms.append(Reading(tuple(-1 - extra for extra in cost), tuple(range(90)), ()))
-    found = compared(arms, full, cuts)
+    found = compared(arms, full, cuts, [{3, 10, 11, 20}, {25, 86}])
+    assert found["repeated"]["estimate"] == pytest.approx((2 + 1 + 2 + 1 + 3) / 5) and found["repeated_tokens"] == 5
     tokens = 80 + 70
     total = (6 + 140 + 12 + 3) + (66 + 8 + 2)
     assert found["tokens"] == tokens and found["boundaries"] == 5
@@ -108,8 +102,10 @@ def test_extra_nats_by_hand() -> None:
 
 
 def test_baselines_hold_as_much(lab: Lab) -> None:
-    plan = Curves(targets=(60,), tails=(40, 80), boundaries=6, passages=2)
-    found = asyncio.run(curves(lab, TEXT, plan, budget=BUDGET, window=lambda s, r: SinkWindow(sinks=s, window=r)))
+    plan = Curves(targets=(60,), tails=(40, 80), boundaries=6, passages=2, texts=("prose",))
+    all_of_it = asyncio.run(curves(lab, TEXT, plan, budget=BUDGET, window=lambda s, r: SinkWindow(sinks=s, window=r)))
+    assert all_of_it["form"] == RAW and list(all_of_it["texts"]) == ["prose"]
+    found = all_of_it["texts"]["prose"]
     assert [row["arm"] for row in found["parts"]] == [
         "full",
         "tail",
@@ -120,7 +116,13 @@ def test_baselines_hold_as_much(lab: Lab) -> None:
         "last ids, equal peak",
         "sink window, equal mean",
         "sink window, equal peak",
+        NO_SINKS,
     ]
+    without, window = (
+        next(row for row in found["parts"] if row["arm"] == name) for name in (NO_SINKS, "sink window, equal mean")
+    )
+    assert without["configuration"]["sinks"] == 0 and window["configuration"]["sinks"] == 4
+    assert without["mean_resident"] == window["mean_resident"]
     for rows in (found["parts"], *(found["curves"][i : i + 7] for i in (0, 7))):
         by_arm = {row["arm"]: row for row in rows}
         segment = by_arm["segment"]
@@ -137,10 +139,55 @@ def test_baselines_hold_as_much(lab: Lab) -> None:
 
 
 def test_passages_are_spread_and_whole() -> None:
-    assert passages(range(100), 3, 20) == [tuple(range(s, s + 20)) for s in (0, 40, 80)]
-    assert passages(range(30), 3, 20) == [tuple(range(20))]
+    assert spread(range(100), 3, 20) == [tuple(range(s, s + 20)) for s in (0, 40, 80)]
+    assert spread(range(30), 3, 20) == [tuple(range(20))]
     with pytest.raises(ConfigError):
-        passages(range(5), 1, 6)
+        spread(range(5), 1, 6)
+
+
+def test_the_two_forms_of_a_passage(lab: Lab) -> None:
+    ids = lab.encode(TEXT)[:300]
+    raw, chat = passage(lab, ids, RAW), passage(lab, ids, CHAT)
+    assert raw.asked == RawPrompt(ids[:OPENING]) and raw.ids == ids[OPENING:]
+    assert (chat.asked, chat.ids) == (ASK, ids)
+    for each in (raw, chat):  # every segment of every arm begins with the whole opening
+        head = lab.render(each.asked)
+        for arm in (Segmented("segment", BUDGET), LastIds("last", 20), Whole("full", policy("full"))):
+            pieces = arm.pieces(lab, each, (100, 100, 100 - OPENING * (each is raw)))
+            assert all(piece.prompt[: len(head)] == head for piece in pieces)
+            assert sum((piece.ids for piece in pieces), ()) == each.ids
+    last = LastIds("last", 20).pieces(lab, raw, (100, 184))[1]
+    assert last.prompt == (*ids[:OPENING], *ids[OPENING + 80 : OPENING + 100])
+
+
+def test_a_raw_prompt_begins_as_the_models_prompts_do(lab: Lab) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_bos, tokenizer.bos_id = True, tokenizer.eos_ids[0]
+    with_bos = Lab(replace(lab.worker, tokenizer=tokenizer))
+    assert passage(with_bos, range(40), RAW).asked == RawPrompt((tokenizer.eos_ids[0], *range(OPENING)))
+
+
+def test_recurring_passages_are_as_long_as_asked(lab: Lab) -> None:
+    for form in FORMS:
+        passages = from_recurring(lab, TEXT, form, 2, 9000)
+        assert [len(each.ids) for each in passages] == [9000, 9000] and passages[0] != passages[1]
+        marked = "".join(
+            lab.decode((each,)) if i in passages[0].repeated else "|" for i, each in enumerate(passages[0].ids)
+        )
+        sentences = [each.strip() for each in marked.split("|") if each]
+        rest = "".join(
+            "|" if i in passages[0].repeated else lab.decode((each,)) for i, each in enumerate(passages[0].ids)
+        )
+        assert len(sentences) > 10
+        for sentence in sentences[:-1]:  # whole sentences, which say what was said before
+            assert sentence.endswith(".") and "keeper" not in sentence
+            assert sentence.rpartition(" ")[2].rstrip(".") in rest
+
+
+@pytest.mark.parametrize("wrong", [{"form": "sung"}, {"texts": ("verse",)}, {"texts": ()}])
+def test_unknown_forms_and_texts_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        Curves(**wrong)  # type: ignore[arg-type]
 
 
 def test_the_cap_follows_the_target() -> None:

@@ -14,11 +14,12 @@ import pytest
 from fakes import CHATML_TEMPLATE, byte_tokenizer, fake_capabilities
 from ghostkv.backends.base import Capabilities
 from ghostkv.config import EngineConfig
+from ghostkv.evaluate.answers import contains
 from ghostkv.evaluate.arms import CONTINUED, DIRECT, PARAPHRASE, FactsAlone, History, LastTokens, RecallArm, Segmented
 from ghostkv.evaluate.compare import paired, summary
 from ghostkv.evaluate.documents import Shape
 from ghostkv.evaluate.lab import Lab
-from ghostkv.evaluate.recall import Outcome, Plan, ask, contains
+from ghostkv.evaluate.recall import Outcome, Plan, ask
 from ghostkv.evaluate.subjects import SUBJECT_TYPES
 from ghostkv.request import Delta, Finish, FinishReason, SegmentRequest, SegmentUsage, Token, Window
 from ghostkv.residency import SegmentBudget, policy
@@ -204,3 +205,4 @@ def test_stale_answers_are_counted_among_changed_facts() -> None:
     rows = [replace(BASE, probe=i, changed=i < 5, stale=i == 0, right=i > 0) for i in range(9)]
     arm = summary(rows, (), {"a": {}})["arms"]["a"]
     assert (arm["changed_asked"], arm["changed_right"], arm["stale"]["estimate"]) == (5, 4, 0.2)
+    assert summary(rows[5:], (), {"a": {}})["arms"]["a"]["stale"] is None

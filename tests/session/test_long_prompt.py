@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from continuity import ANSWER, FILLER, Recording, started, turn
+from continuity import FILLER, Recording, started, turn
 from ghostkv.errors import ContextLengthExceeded, InvalidRequest
 from ghostkv.request import Message
 from ghostkv.session.turn import Event, Finished, LongPrompt, Turn
 from ghostkv.session.worker import Worker
-from services import TEMPLATE, TOKENIZER, saying, scripted_worker, serving
+from services import TEMPLATE, TOKENIZER, serving
 
 BEGINNING = "Read this report with care and answer the question at its end."
 BURIED = "The access code of the Halcyon is QX-4471."
@@ -72,11 +72,11 @@ def test_a_question_that_fits_is_not_condensed(condensing: tuple[Worker, Recordi
 
 
 def test_long_questions_over_http() -> None:
-    backend = Recording(saying(ANSWER * 6))
+    worker, backend = started()
     messages = [{"role": "system", "content": SYSTEM.content}, {"role": "user", "content": LONG.content}]
     body: dict[str, Any] = {"model": "scripted", "messages": messages, "max_tokens": 200}
 
-    with serving(scripted_worker(backend)) as service:
+    with serving(worker) as service:
 
         def refused(path: str, **more: Any) -> dict[str, Any]:
             reply = service.http.post(path, json=body | more)

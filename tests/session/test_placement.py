@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
+from time import monotonic
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fakes import CHATML_TEMPLATE, byte_tokenizer
+from ghostkv.config import EngineConfig
 from ghostkv.errors import ModelError
 from ghostkv.protocol.render import notes
 from ghostkv.session.placement import check_placement
+from ghostkv.session.worker import Worker
 from ghostkv.text.template import ChatTemplate
 
 TOKENIZER = byte_tokenizer(("[INST]", "[/INST]"))
@@ -94,3 +98,10 @@ def test_a_template_that_shows_nothing_is_refused() -> None:
 def test_a_template_that_refuses_every_question_is_refused() -> None:
     with pytest.raises(ModelError, match=r"refuses a plain question.*never"):
         check("{{ raise_exception('never') }}")
+
+
+def test_a_worker_asks_when_it_is_made() -> None:
+    lossy = ChatTemplate(changed("message['content'][:1000]"), TOKENIZER)
+    backend: Any = SimpleNamespace(tokenizer=TOKENIZER, template=lossy)
+    with pytest.raises(ModelError, match="as they wrote it"):
+        Worker.embedded(backend, EngineConfig(), monotonic, "lossy")

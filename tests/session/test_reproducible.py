@@ -55,8 +55,8 @@ def test_an_edited_conversation_has_the_same_prompts_on_a_warm_and_on_a_fresh_se
     assert asyncio.run(prompts((QUESTIONS, "a"), (others, "b"))) == fresh
     assert len(fresh) >= 2 * len(EDITED)
     texts = [TOKENIZER.decode(ids) for ids in fresh]
-    asking = [text for text in texts if "What do you know of unit 3?" in text]
-    assert asking and all("BX-300" in text and "AX-300" not in text for text in asking)
+    asking = next(text for text in texts if "What do you know of unit 3?" in text)
+    assert "BX-300" in asking and "AX-300" not in "".join(texts)
 
 
 def test_an_edited_conversation_over_http() -> None:

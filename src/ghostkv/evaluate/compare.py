@@ -59,7 +59,7 @@ def _cell(own: Sequence[Outcome], ceiling: Sequence[Outcome] | None) -> dict[str
 def _arm(own: Sequence[Outcome]) -> dict[str, Any]:
     changed = [outcome for outcome in own if outcome.changed]
     return {
-        "stale": asdict(wilson(sum(outcome.stale for outcome in changed), len(changed))),
+        "stale": asdict(wilson(sum(outcome.stale for outcome in changed), len(changed))) if changed else None,
         "changed_asked": len(changed),
         "changed_right": sum(outcome.right for outcome in changed),
         "mean_resident": fmean(outcome.prompt_tokens + outcome.answer_tokens / 2 for outcome in own),

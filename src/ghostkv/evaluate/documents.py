@@ -93,6 +93,7 @@ class Document:
     tokens: int
     facts: tuple[Fact, ...]  # in the order of the text
     probes: tuple[Probe, ...]  # by distance, near ones first
+    sentences: tuple[str, ...] = ()  # of the text, where it was generated
 
 
 @dataclass(slots=True)
@@ -121,14 +122,20 @@ def document(
     values = Inventor(f"values {seed} {variant}")
     places = _places(shape, layout, values)
     between = filler or iter(layout.filler, "")
-    text, tokens = _write(places, count, between)
+    sentences, tokens = _write(places, count, between)
     asked = [place for place in places if place.distance is not None]
     asked.sort(key=lambda place: (place.distance or 0, -place.tokens))
     facts = tuple(place.fact for place in places)
     probes = tuple(
         Probe(place.fact, place.distance or 0, place.tokens, _candidates(place.fact, facts, values)) for place in asked
     )
-    return Document(seed, text, tokens, facts, probes)
+    return Document(seed, paragraphs(sentences), tokens, facts, probes, tuple(sentences))
+
+
+def paragraphs(sentences: Sequence[str]) -> str:
+    """The sentences as text."""
+    remaining = iter(sentences)
+    return "\n\n".join(iter(lambda: " ".join(islice(remaining, _PARAGRAPH)), ""))
 
 
 def _places(shape: Shape, layout: Inventor, values: Inventor) -> list[_Place]:
@@ -167,8 +174,8 @@ def _pairs(needed: int, layout: Inventor) -> list[tuple[str, Attribute]]:
     return layout.random.sample(pairs, len(pairs))
 
 
-def _write(places: Sequence[_Place], count: Callable[[str], int], filler: Iterator[str]) -> tuple[str, int]:
-    """The text and its tokens; notes in each place where its fact has come to stand."""
+def _write(places: Sequence[_Place], count: Callable[[str], int], filler: Iterator[str]) -> tuple[list[str], int]:
+    """The sentences and their tokens; notes in each place where its fact has come to stand."""
     left = places[0].before_end + _ROOM
     sentences: list[str] = []
     written = 0
@@ -190,9 +197,7 @@ def _write(places: Sequence[_Place], count: Callable[[str], int], filler: Iterat
         left -= put(next(filler))
     for place, stood in after:
         place.tokens = written - stood
-    remaining = iter(sentences)
-    paragraphs = iter(lambda: " ".join(islice(remaining, _PARAGRAPH)), "")
-    return "\n\n".join(paragraphs), written
+    return sentences, written
 
 
 def _candidates(fact: Fact, facts: Sequence[Fact], values: Inventor) -> tuple[str, ...]:

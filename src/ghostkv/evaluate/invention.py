@@ -131,9 +131,14 @@ class Inventor:
         return ".".join(str(self.random.randint(*limits)) for limits in ((1, 9), (0, 30), (0, 30)))
 
 
-def prose(text: str) -> Iterator[str]:
-    """The sentences of a text, over and over, each on one line. Raises ConfigError for a text without any."""
+def prose(text: str, words: range | None = None) -> Iterator[str]:
+    """The sentences of a text, over and over, each on one line; where `words` is given, those of so many words.
+
+    Raises ConfigError for a text without any.
+    """
     starts = sentence_starts(text)
-    if not starts:
-        raise ConfigError("the text for the filler has no sentence")
-    return cycle([" ".join(text[start:stop].split()) for start, stop in pairwise([*starts, len(text)])])
+    sentences = [text[start:stop].split() for start, stop in pairwise([*starts, len(text)])]
+    kept = [" ".join(sentence) for sentence in sentences if words is None or len(sentence) in words]
+    if not kept:
+        raise ConfigError("the text for the filler has no sentence" + (f" of {words} words" if words else ""))
+    return cycle(kept)

@@ -21,6 +21,17 @@ _serial = count()
 
 
 @dataclass(frozen=True, slots=True)
+class RawPrompt:
+    """Token ids that a raw completion goes on with, as they are."""
+
+    ids: tuple[int, ...]
+
+
+Asked = Sequence[Message] | RawPrompt
+"""What an answer answers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Generated:
     """A real answer."""
 
@@ -48,27 +59,28 @@ class Lab:
         """Tokens of `text`."""
         return len(self.worker.tokenizer.encode(text))
 
-    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt of a conversation, whole."""
-        return tuple(self.worker.context.template(messages))
+    def render(self, asked: Asked) -> tuple[int, ...]:
+        """The prompt of a conversation or of a raw completion, whole."""
+        return asked.ids if isinstance(asked, RawPrompt) else tuple(self.worker.context.template(asked))
 
-    def chain(self, messages: Sequence[Message], residency: Policy, answer: int) -> Chain:
+    def chain(self, asked: Asked, residency: Policy, answer: int) -> Chain:
         """A turn under `residency` whose answer may have `answer` tokens, and which no token ends."""
         context = replace(self.worker.context, policies=lambda _: residency)
         turn = Turn(
             id=f"evaluate-{next(_serial)}",
             sampling=Sampling(temperature=0.0),
             max_tokens=answer,
-            messages=tuple(messages),
+            messages=() if isinstance(asked, RawPrompt) else tuple(asked),
+            prompt=asked.ids if isinstance(asked, RawPrompt) else (),
             ignore_eos=True,
             residency=residency.name,
         )
         return Chain.of(turn, context, self.worker.backend.capabilities())
 
-    def forced(self, messages: Sequence[Message], residency: Policy, ids: Sequence[int]) -> list[ForcedSegment]:
+    def forced(self, asked: Asked, residency: Policy, ids: Sequence[int]) -> list[ForcedSegment]:
         """The segments of an answer that is `ids`; the last one is open."""
         detokenizer = Detokenizer(self.worker.tokenizer)
-        return list(forced(self.chain(messages, residency, len(ids) + 1), ids, detokenizer))
+        return list(forced(self.chain(asked, residency, len(ids) + 1), ids, detokenizer))
 
     async def greedy(self, prompt: Sequence[int], tokens: int, residency: Policy | None = None) -> str:
         """The text of at most `tokens` greedy tokens after `prompt`, up to the end of the answer."""

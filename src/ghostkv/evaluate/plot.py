@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ matplotlib.use("Agg")
 from matplotlib.axes import Axes  # after the choice of back end
 from matplotlib.figure import Figure
 
+from ghostkv.evaluate.curves import NO_SINKS
+
 
 def plot_report(path: Path, record: Mapping[str, Any]) -> None:
     """Write the image that `path` names (PNG or SVG), with a panel for each part that was run and has one."""
-    panels = []
+    panels: list[Callable[[Axes, Mapping[str, Any]], None]] = []
     if "recall" in record:
         panels.append(_recall)
-    if "perplexity" in record:
-        panels += [_by_distance, _curves]
+    for text, read in record.get("perplexity", {}).get("texts", {}).items():
+        panels += [partial(_by_distance, text, read), partial(_curves, text, read)]
     if not panels:
         return
     figure = Figure(figsize=(6.4 * len(panels), 5), dpi=110, layout="constrained")
@@ -60,20 +63,27 @@ def _recall(axes: Axes, record: Mapping[str, Any]) -> None:
     axes.set_title(f"recall ({form} questions)", fontsize=10)
 
 
-def _by_distance(axes: Axes, record: Mapping[str, Any]) -> None:
-    for row in record["perplexity"]["parts"]:
-        buckets = row["by_distance"]
+def _by_distance(text: str, read: Mapping[str, Any], axes: Axes, _: Mapping[str, Any]) -> None:
+    highest = 0.0
+    for row in read["parts"]:
+        extra = {label: each["estimate"] for label, each in row["by_distance"].items()}
+        label = f"{row['arm']} ({row['mean_resident']:.0f})"
+        if row["arm"] == NO_SINKS:
+            label += f": {row['extra']['estimate']:+.1f}"  # mostly far off the scale of the others
+        else:
+            highest = max(highest, *extra.values())
         if row["arm"] != "full":
-            label = f"{row['arm']} ({row['mean_resident']:.0f})"
-            axes.plot(list(buckets), [each["estimate"] for each in buckets.values()], marker="o", label=label)
+            axes.plot(list(extra), list(extra.values()), marker="o", label=label)
+    if highest > 0:
+        axes.set_ylim(top=1.15 * highest)
     axes.set_xlabel("tokens after the boundary")
     axes.set_ylabel("extra nats per token")
-    axes.set_title("perplexity (mean resident tokens)", fontsize=10)
+    axes.set_title(f"{text} (mean resident tokens)", fontsize=10)
 
 
-def _curves(axes: Axes, record: Mapping[str, Any]) -> None:
+def _curves(text: str, read: Mapping[str, Any], axes: Axes, _: Mapping[str, Any]) -> None:
     lines: dict[str, list[tuple[float, float]]] = {}
-    for row in record["perplexity"]["curves"]:
+    for row in read["curves"]:
         if row["arm"] != "full":
             label = f"{row['arm']}, {row['target']}"
             lines.setdefault(label, []).append((row["mean_resident"], row["extra"]["estimate"]))
@@ -82,4 +92,4 @@ def _curves(axes: Axes, record: Mapping[str, Any]) -> None:
         axes.plot(*zip(*sorted(points), strict=True), style, marker=".", label=label)
     axes.set_xlabel("mean resident tokens")
     axes.set_ylabel("extra nats per token")
-    axes.set_title("by arm and segment length", fontsize=10)
+    axes.set_title(f"{text}, by arm and segment length", fontsize=10)

@@ -1,25 +1,67 @@
 """Exact recall: does a fact stated many segments ago still stand in the answer? Beside ceilings and controls.
 
 Every arm gets the same documents and the same questions, so arms are compared question by question. An answer is right
-if the value stands in at most 24 greedy tokens (case and white space folded); besides, of four candidates the one with
-the highest mean log-probability after the answer's stem is chosen. This module asks and judges; `compare` sums up.
+if the value stands in its first greedy tokens (24; 48 where the start of a sentence may be repeated before it).
+Besides, of four candidates the one with the highest mean log-probability after the answer's stem is chosen. This module
+asks and judges; `compare` sums up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ghostkv.errors import ConfigError
+from ghostkv.evaluate.answers import contains
 from ghostkv.evaluate.arms import CONTINUED, DIRECT, FORMS, Asker, RecallArm
 from ghostkv.evaluate.documents import Document, Probe, Shape, document
 from ghostkv.evaluate.lab import Lab
 
-ANSWER_TOKENS = 24
 _OTHER = 10_000  # the seed of "another session" is this far away: never one of the documents asked about
+Count = Callable[[str], int]
 Filler = Callable[[int], Iterator[str]]  # seed of a document -> sentences between its facts
+
+
+class Source(Protocol):
+    """Where documents and their questions come from."""
+
+    @property
+    def name(self) -> str:
+        """For the record."""
+        ...
+
+    @property
+    def forms(self) -> Sequence[str]:
+        """How its questions can be put: some of FORMS."""
+        ...
+
+    @property
+    def answer_tokens(self) -> int:
+        """The most that an answer may take to say the value."""
+        ...
+
+    def show(self, seed: int, shape: Shape, count: Count, shows: str) -> Document:
+        """The document of a seed, as an arm that `shows` it ("own", "other" or "wrong") is given it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Invented:
+    """Generated documents."""
+
+    filler: Filler | None = None
+    """None: invented too."""
+    name: str = "invented"
+    forms: Sequence[str] = FORMS
+    answer_tokens: int = 24
+
+    def show(self, seed: int, shape: Shape, count: Count, shows: str) -> Document:
+        """See Source. Wrong values are other ones for the same questions."""
+        seed += _OTHER if shows == "other" else 0
+        variant = "wrong" if shows == "wrong" else ""
+        return document(seed, shape, count, variant=variant, filler=self.filler and self.filler(seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +73,13 @@ class Plan:
     forms: tuple[str, ...] = (DIRECT,)
     choice: bool = True  # forced choice besides greedy answers
     windowed: int = 10  # documents for the arms that see through a window, which no prefix cache makes cheaper
-    filler: Filler | None = None
-    """None: invented."""
+    source: Source = field(default_factory=Invented)
 
     def __post_init__(self) -> None:
-        unknown = [form for form in self.forms if form not in FORMS]
+        known = self.source.forms
+        unknown = [form for form in self.forms if form not in known]
         if unknown or not self.forms:
-            raise ConfigError(f"there is no form {', '.join(unknown)!r}: choose among {', '.join(FORMS)}")
+            raise ConfigError(f"there is no form {', '.join(unknown)!r}: choose among {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +106,17 @@ class Outcome:
         return self.document, self.probe, self.form
 
 
-def contains(answer: str, value: str) -> bool:
-    """Whether `value` stands in `answer` as a whole: not as a part of a longer word or number."""
-    text, wanted = _folded(answer), _folded(value)
-    return re.search(rf"(?<![\w])(?<!\d[.,:-]){re.escape(wanted)}(?![\w])(?![.,:-]\d)", text) is not None
-
-
 async def ask(
     lab: Lab, arms: Sequence[RecallArm], plan: Plan, tell: Callable[[str], None] = lambda _: None
 ) -> AsyncIterator[list[Outcome]]:
     """Ask everything; yields the outcomes of one arm on one document at a time."""
     for seed in range(plan.documents):
-        shown = _shown(seed, plan, lab.count, {arm.shows for arm in arms})
+        shown = {
+            shows: plan.source.show(seed, plan.shape, lab.count, shows)
+            for shows in dict.fromkeys(("own", *(arm.shows for arm in arms)))
+        }
+        if not shown["own"].probes:
+            continue
         for arm in arms:
             if seed >= plan.windowed and arm.residency.visible is not None:
                 continue
@@ -85,33 +126,21 @@ async def ask(
             yield await _document(lab, arm, asker, judged, plan)
 
 
-def _shown(seed: int, plan: Plan, count: Callable[[str], int], needed: set[str]) -> Mapping[str, Document]:
-    def make(seed: int, variant: str) -> Document:
-        return document(seed, plan.shape, count, variant=variant, filler=plan.filler and plan.filler(seed))
-
-    shown = {"own": make(seed, "")}
-    if "other" in needed:
-        shown["other"] = make(seed + _OTHER, "")
-    if "wrong" in needed:
-        shown["wrong"] = make(seed, "wrong")
-    return shown
-
-
 async def _document(lab: Lab, arm: RecallArm, asker: Asker, judged: Document, plan: Plan) -> list[Outcome]:
     asked = [(index, form) for form in plan.forms for index in range(len(judged.probes))]
     # The first question alone computes what all have in common; the others then find it in the prefix cache.
     choice = plan.choice and arm.residency.visible is None
-    first = await _question(lab, arm, asker, judged, *asked[0], choice=choice)
-    others = (_question(lab, arm, asker, judged, *each, choice=choice) for each in asked[1:])
+    first = await _question(lab, arm, asker, judged, *asked[0], plan, choice=choice)
+    others = (_question(lab, arm, asker, judged, *each, plan, choice=choice) for each in asked[1:])
     return [first, *await asyncio.gather(*others)]
 
 
 async def _question(
-    lab: Lab, arm: RecallArm, asker: Asker, judged: Document, index: int, form: str, *, choice: bool
+    lab: Lab, arm: RecallArm, asker: Asker, judged: Document, index: int, form: str, plan: Plan, *, choice: bool
 ) -> Outcome:
     probe = judged.probes[index]
     prompt = asker(probe, form)
-    answer = await lab.greedy(prompt, ANSWER_TOKENS, arm.residency)
+    answer = await lab.greedy(prompt, plan.source.answer_tokens, arm.residency)
     right = contains(answer, probe.value)
     replaced = probe.fact.replaced
     return Outcome(
@@ -140,7 +169,3 @@ async def _chosen(lab: Lab, arm: RecallArm, prompt: Sequence[int], probe: Probe,
         scores = await lab.score((*prompt, *stem), ids, arm.residency)
         means.append(sum(scores) / len(scores))
     return means[0] > max(means[1:])
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.split()).casefold()

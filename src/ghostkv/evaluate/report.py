@@ -106,20 +106,23 @@ async def _recall(
     configuration = {arm.name: dict(arm.configuration()) for arm in arms}
     shape = plan.recall.shape
     return {
+        "source": plan.recall.source.name,
         "documents": plan.recall.documents,
+        "answer_tokens": plan.recall.source.answer_tokens,
         "shape": asdict(shape),
         "forms": list(plan.recall.forms),
     } | summary(outcomes, CEILINGS, configuration)
 
 
-def header(lab: Lab, commit: str) -> dict[str, Any]:
-    """What all figures stand on."""
+def header(lab: Lab, commit: str, command: str) -> dict[str, Any]:
+    """What all figures stand on. "segment" holds the constants that the policy of that name has by default."""
     worker = lab.worker
     return {
         "model": worker.name,
         "manifest": worker.manifest,
         "dtype": worker.config.dtype,
         "commit": commit,
+        "command": command,
         "segment": asdict(segment_budget()),
     }
 

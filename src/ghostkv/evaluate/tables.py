@@ -10,20 +10,31 @@ from rich.table import Table
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[Table]:
-    """One table or two for each part that was run."""
+    """What was run, and a table or two for each part of it."""
+    yield _header(record)
     if "recall" in record:
         yield _recall(record["recall"])
     if "perplexity" in record:
-        yield _perplexity(record["perplexity"])
+        yield from _perplexity(record["perplexity"])
     if "instructions" in record:
         yield _instructions(record["instructions"])
     if "drift" in record:
         yield _drift(record["drift"])
 
 
+def _header(record: Mapping[str, Any]) -> Table:
+    table = _table("continuity")
+    for name in ("model", "dtype", "commit", "segment by default", "command"):
+        table.add_column(name)
+    named = (record["model"], record["dtype"], record["commit"])
+    table.add_row(*named, _configuration(record["segment"]), record["command"])
+    return table
+
+
 def _recall(recall: Mapping[str, Any]) -> Table:
     cells = recall["cells"]
-    table = _table("recall: exact / forced choice (difference to the better ceiling); void: both ceilings below 70 %")
+    what = "exact / forced choice (difference to the better ceiling); void: both ceilings below 70 %"
+    table = _table(f"recall, {recall['source']} documents: {what}")
     table.add_column("arm")
     for cell in cells:
         void = ", void" if cell["void"] else ""
@@ -36,7 +47,7 @@ def _recall(recall: Mapping[str, Any]) -> Table:
         table.add_row(
             name,
             *(_cell(cell["arms"].get(name)) for cell in cells),
-            f"{stale['estimate']:.1%} (to {stale['high']:.1%})" if arm["changed_asked"] else "",
+            "" if stale is None else f"{stale['estimate']:.1%} (to {stale['high']:.1%})",
             f"{arm['mean_resident']:.0f}",
             str(arm["peak_resident"]),
             _configuration(arm["configuration"]),
@@ -56,12 +67,18 @@ def _cell(found: Mapping[str, Any] | None) -> str:
     return text
 
 
-def _perplexity(found: Mapping[str, Any]) -> Table:
-    table = _table(f"extra nats per token against the whole history; {found['passages']} passages")
+def _perplexity(found: Mapping[str, Any]) -> Iterator[Table]:
+    for text, read in found["texts"].items():
+        said = f"{text}, read {found['form']}; {read['passages']} passages"
+        yield _extra(f"extra nats per token against the whole history: {said}", read)
+
+
+def _extra(title: str, found: Mapping[str, Any]) -> Table:
+    table = _table(title)
     for name in ("segment", "tail"):
         table.add_column(name, justify="right")
     table.add_column("arm")
-    for name in ("extra", "95 %", "slope per boundary, 95 %", "mean", "peak"):
+    for name in ("extra", "95 %", "where a fact is repeated", "slope per boundary, 95 %", "mean", "peak"):
         table.add_column(name, justify="right")
     table.add_column("configuration")
     for row in (*found["parts"], *found["curves"]):
@@ -72,12 +89,19 @@ def _perplexity(found: Mapping[str, Any]) -> Table:
             row["arm"],
             f"{extra['estimate']:+.4f}",
             f"{extra['low']:+.4f}..{extra['high']:+.4f}",
+            _limits(row["repeated"]),
             f"{slope['low']:+.5f}..{slope['high']:+.5f}",
             f"{row['mean_resident']:.0f}",
             str(row["peak_resident"]),
             _configuration(row["configuration"]),
         )
     return table
+
+
+def _limits(interval: Mapping[str, float] | None) -> str:
+    if interval is None:
+        return ""
+    return f"{interval['estimate']:+.3f} ({interval['low']:+.3f}..{interval['high']:+.3f})"
 
 
 def _instructions(found: Mapping[str, Any]) -> Table:
