@@ -100,7 +100,7 @@ def test_every_question_has_one_answer(library: Library, shows: str) -> None:
             assert {each[0] for each in probe.candidates} == {"$"}
         assert [probe.distance for probe in found.probes] == sorted(probe.distance for probe in found.probes)
         assert max(sum(p.distance == d for p in found.probes) for d in SHAPE.distances) <= SHAPE.probes
-        assert 800 < found.tokens <= 900
+        assert 650 < found.tokens <= 750
     assert seen > 6 * 4
 
 

@@ -171,13 +171,10 @@ def test_recurring_passages_are_as_long_as_asked(lab: Lab) -> None:
     for form in FORMS:
         passages = from_recurring(lab, TEXT, form, 2, 9000)
         assert [len(each.ids) for each in passages] == [9000, 9000] and passages[0] != passages[1]
-        marked = "".join(
-            lab.decode((each,)) if i in passages[0].repeated else "|" for i, each in enumerate(passages[0].ids)
-        )
+        one, words = passages[0], [lab.decode((each,)) for each in passages[0].ids]
+        marked = "".join(word if i in one.repeated else "|" for i, word in enumerate(words))
+        rest = "".join("|" if i in one.repeated else word for i, word in enumerate(words))
         sentences = [each.strip() for each in marked.split("|") if each]
-        rest = "".join(
-            "|" if i in passages[0].repeated else lab.decode((each,)) for i, each in enumerate(passages[0].ids)
-        )
         assert len(sentences) > 10
         for sentence in sentences[:-1]:  # whole sentences, which say what was said before
             assert sentence.endswith(".") and "keeper" not in sentence

@@ -26,7 +26,7 @@ from ghostkv.evaluate.clozes import Cloze, as_fact, find_clozes
 from ghostkv.evaluate.documents import Document, Probe, Shape
 from ghostkv.text.sentences import sentence_starts
 
-_SPARE = 2  # segments before the farthest distance
+_SPARE = 1  # segments before the farthest distance
 _DISTRACTORS = 3
 _JOINT = "\n\n"
 

@@ -1,9 +1,9 @@
 """Text whose facts recur: a generated document in which what was said some segments ago is now and then said again.
 
 The facts are invented, and what stands between them is given, best as real prose: invented filler would recur itself.
-Prose at large tests whether the thread is kept; here the next words are often known from far back, so it shows what the
-facts are worth that were carried. Only values that still hold are repeated. A pure function of the seed, the length, the
-filler and the tokenizer that measures it.
+Prose at large tests whether the thread is kept; here the next words are often known from far back, so it shows what
+facts that were carried are worth. Only values that still hold are repeated. A pure function of the seed, the length,
+the filler and the tokenizer that measures it.
 """
 
 from __future__ import annotations
