@@ -12,7 +12,8 @@ from ghostkv.protocol.ledger import Ledger, Standing
 from ghostkv.request import Delta, Message, Sampling, SegmentRequest
 from ghostkv.residency import SegmentBudget, policy
 from ghostkv.residency.segment import Segment
-from ghostkv.session.chain import Chain, TurnContext
+from ghostkv.session.chain import Chain
+from ghostkv.session.context import TurnContext
 from ghostkv.session.turn import Turn
 from ghostkv.session.worker import Worker
 from ghostkv.text.detokenizer import Detokenizer

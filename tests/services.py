@@ -24,7 +24,7 @@ from ghostkv.kv.pool import BlockPool
 from ghostkv.request import Delta, SegmentRequest, Window
 from ghostkv.server.app import build_app
 from ghostkv.server.serve import Server, listen
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.context import TurnContext
 from ghostkv.session.worker import Worker
 from ghostkv.step import BLOCK_TOKENS, StepPlan, StepResult
 from ghostkv.text.detokenizer import Detokenizer

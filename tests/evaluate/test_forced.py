@@ -22,7 +22,8 @@ from ghostkv.evaluate.forced import forced
 from ghostkv.request import FinishReason, Message, Sampling
 from ghostkv.residency import SegmentBudget, policy
 from ghostkv.residency.segment import Segment
-from ghostkv.session.chain import Carried, Chain, TurnContext
+from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.context import TurnContext
 from ghostkv.session.turn import Turn
 from ghostkv.session.worker import Worker
 from ghostkv.text.detokenizer import Detokenizer as RealDetokenizer

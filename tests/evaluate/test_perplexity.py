@@ -20,7 +20,7 @@ from ghostkv.evaluate.texts import ASK, CHAT, FORMS, OPENING, RAW, from_recurrin
 from ghostkv.request import Window
 from ghostkv.residency import SegmentBudget, policy
 from ghostkv.residency.sink_window import SinkWindow
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.context import TurnContext
 from ghostkv.session.worker import Worker
 from ghostkv.text.template import ChatTemplate
 

@@ -24,7 +24,7 @@ from ghostkv.evaluate.subjects import SUBJECT_TYPES
 from ghostkv.request import Delta, Finish, FinishReason, SegmentRequest, SegmentUsage, Token, Window
 from ghostkv.residency import SegmentBudget, policy
 from ghostkv.residency.sink_window import SinkWindow
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.context import TurnContext
 from ghostkv.session.worker import Worker
 from ghostkv.text.template import ChatTemplate
 

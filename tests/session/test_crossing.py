@@ -21,7 +21,8 @@ from ghostkv.protocol.plan import Node, Plan
 from ghostkv.protocol.rules import BoundaryRule, FixedBoundary
 from ghostkv.request import BoundaryView, Decision, FinishReason, Message, Sampling, Steering, Window
 from ghostkv.residency import Policy, SegmentBudget, policy
-from ghostkv.session.chain import Carried, Chain, TurnContext
+from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.context import TurnContext
 from ghostkv.session.crossing import Crossing, Station
 from ghostkv.session.loop import run
 from ghostkv.session.planned import run_plan

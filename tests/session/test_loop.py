@@ -26,7 +26,8 @@ from ghostkv.request import (
     Token,
 )
 from ghostkv.residency import SegmentBudget, policy
-from ghostkv.session.chain import Chain, TurnContext
+from ghostkv.session.chain import Chain
+from ghostkv.session.context import TurnContext
 from ghostkv.session.loop import run
 from ghostkv.session.turn import Event, Finished, Output, Phases, SegmentRecord, Turn
 

@@ -21,7 +21,7 @@ from ghostkv.protocol.plan import OPEN, Node, Plan, topological_segment
 from ghostkv.protocol.render import Conversation
 from ghostkv.request import Delta, FinishReason, Message, Sampling, SegmentRequest
 from ghostkv.residency import SegmentBudget, policy
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.context import TurnContext
 from ghostkv.session.loop import run
 from ghostkv.session.planned import run_plan
 from ghostkv.session.planning import check_plan

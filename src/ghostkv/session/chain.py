@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ghostkv.backends.base import Capabilities
@@ -16,49 +16,20 @@ from ghostkv.protocol.render import (
     Assembled,
     Completion,
     Conversation,
-    Encode,
     Prompting,
-    Renderer,
     Selection,
-    Template,
-    notes,
 )
-from ghostkv.protocol.rules import BoundaryRule, EndOfSequence, StopStrings, next_segment, openings
-from ghostkv.protocol.segmenter import SegmentBoundary
+from ghostkv.protocol.rules import next_segment, openings
 from ghostkv.protocol.state import NO_BLOCK, Block, Need, Room, choose_lines
-from ghostkv.protocol.tail import TokenBytes, choose_tail
+from ghostkv.protocol.tail import choose_tail
 from ghostkv.protocol.transition import Memory, OpenText, Transition, close
-from ghostkv.request import Finish, FinishReason, GenerationState, Message, Rule, SegmentRequest, SegmentUsage
-from ghostkv.residency import Policy, SegmentBudget, policy
+from ghostkv.request import Finish, FinishReason, GenerationState, Message, SegmentRequest, SegmentUsage
+from ghostkv.residency import Policy, SegmentBudget
+from ghostkv.session.context import TurnContext, rules_of, terminators
 from ghostkv.session.fit import allowance, check_turn
-from ghostkv.session.histories import Histories
 from ghostkv.session.turn import LongPrompt, Turn
 
 _SEAM = 2  # tokens by which text may grow where it is joined to other text
-
-
-@dataclass(frozen=True, slots=True)
-class TurnContext:
-    """What every turn on one model shares."""
-
-    template: Template
-    """The model's chat template."""
-    encode: Encode
-    """Ordinary text to ids."""
-    token_bytes: TokenBytes
-    """The exact bytes of a token."""
-    eos_ids: tuple[int, ...]
-    """Ids that end an answer. They never enter tail or archive, and under ignore_eos they do not end it."""
-    clock: Callable[[], float]
-    """Seconds, monotonic."""
-    boundary: BoundaryRule | None = None
-    """A boundary rule to use under every policy, in place of the policy's own."""
-    policies: Callable[[str], Policy] = policy
-    """Name -> residency policy."""
-    renderer: Renderer = notes
-    """How a question shows what is carried."""
-    histories: Histories = field(default_factory=Histories)
-    """What earlier messages left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +130,9 @@ class Chain:
         if self.policy.budget is not None:
             memory = self.context.histories.memory(given, self.turn.tenant, self.turn.payload_budget)
         return Carried(
-            state=GenerationState(client_ids=frozenset(self.prompt), rules=self._rules()),
+            state=GenerationState(
+                client_ids=frozenset(self.prompt), rules=rules_of(self.turn, self.context, self.policy.budget)
+            ),
             memory=memory,
             open_text=OpenText(Reader(len(given), "assistant", self.turn.sampling.node)),
             cursor=Cursor(len(given), self.turn.sampling.node),
@@ -218,7 +191,7 @@ class Chain:
         return SegmentRequest(
             id=f"{self.turn.id}.{index}",
             prompt=assembled.ids,
-            sampling=replace(self.turn.sampling, terminators=self._terminators()),
+            sampling=replace(self.turn.sampling, terminators=terminators(self.turn, self.context)),
             state=carried.state,
             residency=self.policy,
             remaining=self.turn.max_tokens - carried.state.emitted,
@@ -293,23 +266,3 @@ class Chain:
     def _least_tail(self, budget: SegmentBudget, carried: Carried) -> int:
         """Tokens of the tail that come before all other claims but the head."""
         return min(budget.tail, carried.memory.archive.total)
-
-    def _rules(self) -> tuple[Rule, ...]:
-        turn, rules = self.turn, list[Rule]()
-        if turn.stop:
-            rules.append(StopStrings.of(turn.stop, turn.sampling.min_tokens))
-        if terminators := self._terminators():
-            rules.append(EndOfSequence(frozenset(terminators)))
-        if (boundary := self.context.boundary or self._own_boundary()) is not None:
-            rules.append(boundary)
-        return tuple(rules)
-
-    def _own_boundary(self) -> BoundaryRule | None:
-        budget = self.policy.budget
-        if budget is None:
-            return None
-        return SegmentBoundary(budget.target, budget.cap, ignored=frozenset(self.context.eos_ids))
-
-    def _terminators(self) -> tuple[int, ...]:
-        own = () if self.turn.ignore_eos else self.context.eos_ids
-        return tuple(dict.fromkeys((*self.turn.stop_ids, *own)))

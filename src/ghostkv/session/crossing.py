@@ -17,7 +17,8 @@ from ghostkv.protocol.assign import Resource, assign_worker
 from ghostkv.protocol.density import estimate_density
 from ghostkv.protocol.reader import Reader
 from ghostkv.protocol.render import Encode
-from ghostkv.session.chain import Carried, Chain, TurnContext
+from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.context import TurnContext
 from ghostkv.session.limits import check_steering
 from ghostkv.session.seat import Seat
 from ghostkv.session.translate import translated

@@ -14,7 +14,8 @@ from ghostkv.backends.base import Backend
 from ghostkv.errors import EngineFault
 from ghostkv.protocol.render import Assembled
 from ghostkv.request import BoundaryMark, Decision, Delta, Finish, FinishReason
-from ghostkv.session.chain import Carried, Chain, TurnContext
+from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.context import TurnContext
 from ghostkv.session.seat import Seat, Seating, Seats, one_worker, stay
 from ghostkv.session.turn import Event, Finished, Output, Phases, SegmentRecord, Turn
 

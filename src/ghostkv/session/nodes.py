@@ -16,7 +16,8 @@ from ghostkv.errors import InvariantViolation, Overloaded
 from ghostkv.protocol.node_prompt import joint
 from ghostkv.protocol.tail import choose_tail
 from ghostkv.request import FinishReason
-from ghostkv.session.chain import Carried, Chain, TurnContext
+from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.context import TurnContext
 from ghostkv.session.gather import merge_carried
 from ghostkv.session.led import Led
 from ghostkv.session.loop import follow

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ghostkv.backends.base import Backend
 from ghostkv.protocol.plan import Node
 from ghostkv.request import FinishReason
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.context import TurnContext
 from ghostkv.session.document import Document
 from ghostkv.session.loop import run
 from ghostkv.session.nodes import Nodes

@@ -19,7 +19,7 @@ from ghostkv.protocol.outline import OUTLINE_ASK, OUTLINE_TOKENS, read_outline
 from ghostkv.protocol.plan import OPEN, Plan, topological_segment
 from ghostkv.protocol.render import Conversation
 from ghostkv.request import Message, Sampling
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.context import TurnContext
 from ghostkv.session.fit import check_turn
 from ghostkv.session.loop import run
 from ghostkv.session.shares import Shares

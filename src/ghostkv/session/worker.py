@@ -16,7 +16,7 @@ from ghostkv.config import EngineConfig
 from ghostkv.errors import ContextLengthExceeded, InvalidRequest
 from ghostkv.protocol.render import Conversation, Encode, Template, notes
 from ghostkv.request import Message
-from ghostkv.session.chain import TurnContext
+from ghostkv.session.context import TurnContext
 from ghostkv.session.fit import pool_tokens
 from ghostkv.session.limits import check_steering, check_values
 from ghostkv.session.loop import run

@@ -1,0 +1,59 @@
+"""What every turn on one model shares, and the rules that follow from it for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ghostkv.protocol.render import Encode, Renderer, Template, notes
+from ghostkv.protocol.rules import BoundaryRule, EndOfSequence, StopStrings
+from ghostkv.protocol.segmenter import SegmentBoundary
+from ghostkv.protocol.tail import TokenBytes
+from ghostkv.request import Rule
+from ghostkv.residency import Policy, SegmentBudget, policy
+from ghostkv.session.histories import Histories
+from ghostkv.session.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What every turn on one model shares."""
+
+    template: Template
+    """The model's chat template."""
+    encode: Encode
+    """Ordinary text to ids."""
+    token_bytes: TokenBytes
+    """The exact bytes of a token."""
+    eos_ids: tuple[int, ...]
+    """Ids that end an answer. They never enter tail or archive, and under ignore_eos they do not end it."""
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    boundary: BoundaryRule | None = None
+    """A boundary rule to use under every policy, in place of the policy's own."""
+    policies: Callable[[str], Policy] = policy
+    """Name -> residency policy."""
+    renderer: Renderer = notes
+    """How a question shows what is carried."""
+    histories: Histories = field(default_factory=Histories)
+    """What earlier messages left behind."""
+
+
+def rules_of(turn: Turn, context: TurnContext, budget: SegmentBudget | None) -> tuple[Rule, ...]:
+    """The rules of a turn's first segment: its stop strings, its end, and boundaries where `budget` has segments."""
+    rules: list[Rule] = []
+    if turn.stop:
+        rules.append(StopStrings.of(turn.stop, turn.sampling.min_tokens))
+    if ends := terminators(turn, context):
+        rules.append(EndOfSequence(frozenset(ends)))
+    if context.boundary is not None:
+        rules.append(context.boundary)
+    elif budget is not None:
+        rules.append(SegmentBoundary(budget.target, budget.cap, ignored=frozenset(context.eos_ids)))
+    return tuple(rules)
+
+
+def terminators(turn: Turn, context: TurnContext) -> tuple[int, ...]:
+    """Ids that end the turn's answer."""
+    own = () if turn.ignore_eos else context.eos_ids
+    return tuple(dict.fromkeys((*turn.stop_ids, *own)))
