@@ -37,8 +37,8 @@ def test_full() -> None:
 
 def test_segment() -> None:
     segment = policy("segment")
-    assert segment.budget == SegmentBudget(target=150, cap=192, tail=76, state=34, recall=26)
-    assert segment.budget.carried == 136
+    assert segment.budget == SegmentBudget(target=150, cap=192, tail=72, state=34, recall=26)
+    assert segment.budget.carried == 132
     assert [segment.reserve(n) for n in (1, 191, 192, 5000)] == [1, 191, 192, 192]
     assert [segment.at_boundary(view) for view in (VIEW, ROOMY)] == [Decision.FLUSH, Decision.FLUSH]
 

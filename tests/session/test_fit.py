@@ -21,12 +21,12 @@ def test_pool_tokens_are_whole_blocks() -> None:
 
 
 def test_start_up_needs_the_constants_and_two_blocks() -> None:
-    needed = 336 + 2 * 16  # the constants, 328, in whole blocks
+    needed = 336 + 2 * 16  # the constants, 324, in whole blocks
     check_pool(SEGMENT, fake_capabilities(pool_tokens=368))
     check_pool(FULL, fake_capabilities(pool_tokens=16))
     with pytest.raises(ConfigError) as refused:
         check_pool(SEGMENT, fake_capabilities(pool_tokens=367))
-    for number in (352, needed, 76, 34, 26, 192, needed * 100):
+    for number in (352, needed, 72, 34, 26, 192, needed * 100):
         assert str(number) in refused.value.message
 
 
@@ -54,10 +54,10 @@ def test_full_is_bounded_by_the_pool_whose_last_token_needs_no_slot() -> None:
     [
         (256, 4096, 255, 1, True),  # an answer of one segment needs its own length only
         (256, 4096, 255, 2, False),
-        (400, 4096, 132, 5000, True),  # head + tail 76 + cap 192
-        (400, 4096, 133, 5000, False),
-        (4096, 544, 277, 5000, True),  # 277 + 76 + 192 = 545: the last token needs no slot
-        (4096, 544, 278, 5000, False),
+        (400, 4096, 136, 5000, True),  # head + tail 72 + cap 192
+        (400, 4096, 137, 5000, False),
+        (4096, 544, 281, 5000, True),  # 281 + 72 + 192 = 545: the last token needs no slot
+        (4096, 544, 282, 5000, False),
         (4096, 544, 545 - 50, 50, True),
     ],
 )
@@ -68,11 +68,11 @@ def test_the_head_of_a_segment(context: int, pool: int, head: int, answer: int, 
         return
     with pytest.raises(ContextLengthExceeded) as refused:
         check_turn(SEGMENT, room, prompt=head, head=head, max_tokens=answer)
-    needed = head + min(answer, 76 + 192)
+    needed = head + min(answer, 72 + 192)
     for part in (f"head (system messages and the last message) is {head}", f"needs {needed}", f"length is {context}"):
         assert part in refused.value.message
     assert f"the KV pool holds {pool}" in refused.value.message
-    assert "tail 76 + state 34 + recall 26 + cap 192" in refused.value.message
+    assert "tail 72 + state 34 + recall 26 + cap 192" in refused.value.message
 
 
 @given(
