@@ -14,9 +14,9 @@ if TYPE_CHECKING:  # both bring torch
     from ghostkv.model.inspect import Inspection
     from ghostkv.model.selfcheck import SelfCheck
 
-_COUNTS = ("prompt", "cached", "tail", "state", "recalled", "output")
-_TIMES = ("recall", "render", "prefill", "decode", "extract", "merge")
-_SEGMENT_COLUMNS = ("#", *_COUNTS, "boundary", "live KV", "payload", *_TIMES)
+_COUNTS = ("prompt", "cached", "carried", "output")
+_TIMES = ("render", "prefill", "decode", "extract")
+_SEGMENT_COLUMNS = ("#", *_COUNTS, "boundary", "live KV", *_TIMES)
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
@@ -31,7 +31,7 @@ def size(count: float) -> str:
 def segment_table(segments: Sequence[SegmentRecord]) -> Table:
     """One row for each segment, and their sums."""
     table = Table(
-        title="segments (tokens; MiB of KV, KiB of payload; milliseconds)",
+        title="segments (tokens; MiB; milliseconds)",
         title_justify="left",
         show_footer=True,
         box=SIMPLE,
@@ -39,7 +39,7 @@ def segment_table(segments: Sequence[SegmentRecord]) -> Table:
     )
     rows = [_segment_row(segment) for segment in segments]
     sums = ["sum", *(str(total) for total in map(sum, zip(*map(_counts, segments), strict=True)))]
-    sums += ["", "", "", *(_time(total) for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
+    sums += ["", "", *(_time(total) for total in map(sum, zip(*map(_milliseconds, segments), strict=True)))]
     for name, total in zip(_SEGMENT_COLUMNS, sums, strict=True):
         table.add_column(name, total, justify="left" if name == "boundary" else "right")
     if any(segment.worker for segment in segments):
@@ -115,20 +115,21 @@ def _pairs(rows: Iterable[tuple[str, str]]) -> Table:
 
 def _segment_row(segment: SegmentRecord) -> list[str]:
     boundary = "end" if segment.boundary is None else segment.boundary.kind
-    sizes = [f"{segment.live_kv_bytes / 2**20:.1f}", f"{segment.payload_bytes / 2**10:.1f}"]
+    live = f"{segment.live_kv_bytes / 2**20:.1f}"
     times = map(_time, _milliseconds(segment))
-    return [str(segment.index), *map(str, _counts(segment)), boundary, *sizes, *times]
+    return [str(segment.index), *map(str, _counts(segment)), boundary, live, *times]
 
 
 def _counts(segment: SegmentRecord) -> tuple[int, ...]:
     usage = segment.usage
-    carried = (segment.tail, segment.state, segment.recalled)
-    return (usage.prompt_tokens, usage.cached_tokens, *carried, usage.generated_tokens)
+    carried = segment.tail + segment.state + segment.recalled
+    return (usage.prompt_tokens, usage.cached_tokens, carried, usage.generated_tokens)
 
 
 def _milliseconds(segment: SegmentRecord) -> tuple[float, ...]:
     usage, phases = segment.usage, segment.phases
-    seconds = (phases.recall, phases.render, usage.prefill_s, usage.decode_s, phases.extract, phases.merge)
+    render, extract = phases.recall + phases.render, phases.extract + phases.merge
+    seconds = (render, usage.prefill_s, usage.decode_s, extract)
     return tuple(1000 * value for value in seconds)
 
 

@@ -245,9 +245,13 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:12]))
 def test_hostile_text_is_read_in_linear_time(text: str) -> None:
     def cost(part: str) -> float:
-        start = time.process_time()
-        read([part])
-        return time.process_time() - start
+        """The best of three, which noise only makes longer."""
+        found = []
+        for _ in range(3):
+            start = time.process_time()
+            read([part])
+            found.append(time.process_time() - start)
+        return min(found)
 
     tenth, whole = cost(text[: len(text) // 10]), cost(text)
     assert whole < 5.0
