@@ -37,11 +37,11 @@ def read_plan(path: Path) -> Plan:
 
     Raises ConfigError for a file that holds no such list, InvalidRequest naming the field for a plan that is wrong.
     """
+    from ghostkv.terminal import read_prompt
+
     try:
-        items = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+        items = json.loads(read_prompt(None, path))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from error
     if not isinstance(items, list):
         raise ConfigError(f"{path}: not a list of parts")

@@ -13,15 +13,21 @@ import pytest
 
 from ghostkv.backends.embedded import EmbeddedBackend
 from ghostkv.config import EngineConfig
+from ghostkv.errors import ContextLengthExceeded
 from ghostkv.model.load import LoadedModel, load_model
 from ghostkv.protocol.rules import FixedBoundary
 from ghostkv.request import BoundaryView, Decision, Message, Sampling, Window
 from ghostkv.residency import Policy, SegmentBudget, policy
+from ghostkv.session.chain import Chain
 from ghostkv.session.turn import Finished, Output, SegmentRecord, Turn
 from ghostkv.session.worker import Worker
 
 CONFIG = EngineConfig(dtype="float32", max_sequences=16, step_tokens=64)
 QUESTION = (Message("user", "Tell me about the 14 ships of Lisbon."),)
+EARLIER = (
+    Message("user", "Who was Nuno?"),
+    Message("assistant", "Nuno was the captain of the ship Argos. It had 3 masts."),
+)
 
 TURN = Turn("t", Sampling(temperature=0.9, seed=9), max_tokens=500, messages=QUESTION, ignore_eos=True)
 
@@ -149,3 +155,25 @@ def test_live_kv_stays_within_one_segment(open_worker: Any) -> None:
     budget = worker.backend.capabilities().kv_budget
     assert all(0 < record.live_kv_bytes <= budget for record in records)
     assert end.prompt_tokens + 900 > 2 * 27 * 16
+
+
+@pytest.mark.parametrize("earlier", [(), EARLIER])
+@pytest.mark.parametrize("answer", [120, 260, 700])
+def test_an_admitted_answer_reaches_its_end_in_the_smallest_pool(
+    open_worker: Any, answer: int, earlier: tuple[Message, ...]
+) -> None:
+    """Whatever its segments carry, no boundary needs more than was found to fit."""
+    worker = open_worker()
+    asked = replace(TURN, residency="segment", max_tokens=answer, messages=(*earlier, *QUESTION))
+    capabilities = worker.backend.capabilities()
+    block = capabilities.block_tokens * capabilities.kv_bytes_per_token
+
+    def fits(blocks: int) -> bool:
+        try:
+            Chain.of(asked, worker.context, replace(capabilities, kv_budget=blocks * block))
+        except ContextLengthExceeded:
+            return False
+        return True
+
+    least = next(blocks for blocks in range(1, 200) if fits(blocks))
+    assert answered(open_worker(least), asked)[2].completion_tokens == answer

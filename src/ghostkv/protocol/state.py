@@ -20,7 +20,7 @@ BIT = TAIL_WEIGHT * UNIT * 16  # what a score gains from a word of the tail, for
 
 _LOOKED_AT = 48  # best sentences that are considered
 MOST_LINES = 8
-# Both by measurement: docs/experiments.md, "Which lines".
+# Both by measurement: docs/experiments.md, "Placement and form" and "Which lines".
 CLOSE = 80  # percent of the best line's score that a line needs: a weaker one about something alike misleads
 TELLING = 20  # bits of the words that a line shares with the open answer, at least: below, a longer tail is worth more
 _NEXT = 200  # last characters of the open answer that tell what comes next
@@ -74,10 +74,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The lines of a prompt, the most useful one last. Within an epoch, blocks only grow at their end."""
+    """The lines of a prompt, the most useful one last."""
 
     lines: tuple[Line, ...] = ()
-    epoch: int = 0
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -92,7 +91,7 @@ class Block:
     def shorter(self) -> Iterator[Block]:
         """This block and each with one line less at its beginning, down to none."""
         for first in range(len(self.lines) + 1):
-            yield Block(self.lines[first:], self.epoch)
+            yield Block(self.lines[first:])
 
     @property
     def recalled_tokens(self) -> int:
@@ -124,8 +123,7 @@ def choose_lines(
     lines = (*kept, *(line for line in wanted if line.position not in held and line.text not in said))
     while sum(line.tokens for line in lines) > room.state + room.recall:
         lines = lines[1:]
-    grows = lines[: len(before.lines)] == before.lines
-    return Block(lines, before.epoch if grows else before.epoch + 1)
+    return Block(lines)
 
 
 def _wanted(
@@ -166,7 +164,7 @@ def _wanted(
 def _stating(ledger: Ledger, sentence: Sentence, shown: Callable[[Sentence], bool]) -> Sentence:
     """Of a sentence that announces a change, the older one that, rewritten, says the same more fully.
 
-    Measured (docs/experiments.md, "Changed facts"): one rewritten sentence is answered rightly more often than both.
+    One rewritten sentence takes the room of one and cannot be read as two values.
     """
     older = ledger.announced(sentence)
     return older[-1] if older and not shown(older[-1]) else sentence

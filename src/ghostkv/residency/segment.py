@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ghostkv.request import BoundaryView, Decision, Window
 from ghostkv.residency.registry import SegmentBudget, register
 
-# Measured (docs/experiments.md, "Constants"): what is prefilled again at a boundary stays below 130 tokens on average.
+# Measured (docs/experiments.md, "Boundary work"): a boundary prefills fewer than 130 tokens on average.
 _MEASURED = SegmentBudget(target=150, cap=192, tail=72, state=34, recall=26)
 
 

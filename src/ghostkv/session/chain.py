@@ -112,7 +112,7 @@ class Chain:
         check_turn(
             self.policy,
             self.capabilities,
-            prompt=len(self.prompt) if self.condensed is None else self.head_tokens,
+            prompt=len(self.prompt),
             head=self.head_tokens,
             max_tokens=self.turn.max_tokens,
             param="prompt" if self.turn.prompt else "messages",

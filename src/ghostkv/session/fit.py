@@ -103,7 +103,11 @@ def _check_whole(context: int, pool: int, prompt: int, max_tokens: int, param: s
 
 
 def _largest_segment(budget: SegmentBudget, prompt: int, head: int, max_tokens: int) -> int:
-    """Prompt and reservation of the largest segment: the constants bound what is carried, and so does what there is."""
+    """Prompt and reservation of the largest segment: the constants bound what is carried, and so does what there is.
+
+    What there is: earlier exchanges and generated tokens. Notes stand only for what found no room among the first two,
+    so they never make it more. The tail may take all that is carried, not only its own share.
+    """
     by_constants = budget.carried + min(budget.cap, max_tokens)
-    by_content = (prompt - head) + min(max_tokens, budget.cap + budget.tail)
+    by_content = (prompt - head) + min(max_tokens, budget.cap + budget.carried)
     return head + min(by_constants, by_content)

@@ -147,6 +147,8 @@ def _check_fits(found: Planned, context: TurnContext, capabilities: Capabilities
         Shares(plan, turn.max_tokens),
         joint_tokens(plan, context),
     )
+    # Beside a lead no longer than the tail, notes may stand for the rest of what earlier nodes wrote.
+    notes = 0 if policy.budget is None else policy.budget.carried - policy.budget.tail
     for node, messages in zip(plan.nodes, found.messages, strict=True):
         head = Conversation.of(messages, context.template).head
         check_turn(
@@ -154,7 +156,7 @@ def _check_fits(found: Planned, context: TurnContext, capabilities: Capabilities
             capabilities,
             prompt=len(context.template(messages)),
             head=len(context.template(head)),
-            max_tokens=shares.at_most(node.index) + joints,
+            max_tokens=shares.at_most(node.index) + joints + (notes if node.depends_on else 0),
         )
 
 

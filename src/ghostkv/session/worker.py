@@ -126,6 +126,9 @@ class Worker:
             self._check_session(tokens, "messages" if turn.messages else "prompt")
         check_values(settled, self.tokenizer.vocab_size)
         check_steering(settled, self.backend.capabilities().steering)
+        if turn.messages and self.context.policies(turn.residency).budget is not None:
+            # Read here for the same reason.
+            self.context.histories.memory(turn.messages, turn.tenant, turn.payload_budget)
         return settled
 
     def run(self, turn: Turn) -> AsyncGenerator[Event, None]:
