@@ -24,6 +24,7 @@ from ghostkv.kv.pool import BlockPool
 from ghostkv.request import Delta, SegmentRequest, Window
 from ghostkv.server.app import build_app
 from ghostkv.server.serve import Server, listen
+from ghostkv.server.serving import Serving
 from ghostkv.session.context import TurnContext
 from ghostkv.session.worker import Worker
 from ghostkv.step import BLOCK_TOKENS, StepPlan, StepResult
@@ -88,7 +89,7 @@ class Service:
 def serving(worker: Worker, *, drain_s: float = 0.2) -> Iterator[Service]:
     bound = listen("127.0.0.1", 0)
     ready = threading.Event()
-    config = uvicorn.Config(build_app(worker), log_level="warning", access_log=False)
+    config = uvicorn.Config(build_app(Serving(worker)), log_level="warning", access_log=False)
     server = Server(config, worker, ready.set, drain_s)
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()

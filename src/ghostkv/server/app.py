@@ -1,4 +1,4 @@
-"""The application: routes over one worker. It opens nothing and starts nothing."""
+"""The application: middleware and routes. It opens nothing and starts nothing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ghostkv.server.chat import chat_routes
 from ghostkv.server.completions import completion_routes
 from ghostkv.server.intake import RequestIds
 from ghostkv.server.models import model_routes
-from ghostkv.session.worker import Worker
+from ghostkv.server.serving import Serving
 
 _CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
 
 
-def build_app(worker: Worker) -> FastAPI:
-    """The API over `worker`, whose life is the caller's business."""
+def build_app(serving: Serving) -> FastAPI:
+    """The API."""
     # Bodies are parsed by the routes, so FastAPI could only describe them wrongly.
     app = FastAPI(title="ghostkv", openapi_url=None, redirect_slashes=False)
     errors.install(app)
     app.add_middleware(RequestIds)  # last, so outermost: every reply has an id
     app.add_exception_handler(ClientGone, _client_gone)
-    for router in (chat_routes(worker), completion_routes(worker), model_routes(worker)):
+    for router in (chat_routes(serving), completion_routes(serving), model_routes(serving)):
         app.include_router(router)
     return app
 

@@ -11,12 +11,14 @@ from fastapi.responses import JSONResponse
 
 from ghostkv.request import Message
 from ghostkv.server.answers import collect, unless_gone
+from ghostkv.server.chunks import Chunks
 from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, choices_of
 from ghostkv.server.intake import parse
 from ghostkv.server.logprobs import chat_logprobs
 from ghostkv.server.models import check_model
 from ghostkv.server.replies import whole
 from ghostkv.server.schema import ChatRequest, StreamOptions
+from ghostkv.server.serving import Serving
 from ghostkv.server.stream import respond
 from ghostkv.session.planning import check_plan
 from ghostkv.session.turn import Output, Turn
@@ -24,9 +26,9 @@ from ghostkv.session.worker import Worker
 from ghostkv.text.tokenizer import Tokenizer
 
 
-def chat_routes(worker: Worker) -> APIRouter:
-    """The route over `worker`."""
-    router = APIRouter()
+def chat_routes(serving: Serving) -> APIRouter:
+    """The route."""
+    router, worker = APIRouter(), serving.worker
 
     @router.post("/v1/chat/completions")
     async def create(request: Request) -> Response:
@@ -39,7 +41,8 @@ def chat_routes(worker: Worker) -> APIRouter:
             ChatChoice(index, worker.tokenizer if asked.logprobs else None) for index in range(asked.n)
         ]
         if asked.stream:
-            return await respond(envelope, turns, writers, asked.stream_options or StreamOptions())
+            options = asked.stream_options or StreamOptions()
+            return await respond(serving, turns, lambda: Chunks(envelope, turns, writers, options))
         answers = await unless_gone(request, collect(worker, turns))
         return JSONResponse(whole(envelope, writers, answers, asked.ghostkv.residency))
 

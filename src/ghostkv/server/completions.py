@@ -11,21 +11,23 @@ from fastapi.responses import JSONResponse
 
 from ghostkv.errors import InvalidRequest
 from ghostkv.server.answers import collect, unless_gone
+from ghostkv.server.chunks import Chunks
 from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, choices_of
 from ghostkv.server.intake import parse
 from ghostkv.server.logprobs import CompletionLogprobs
 from ghostkv.server.models import check_model
 from ghostkv.server.replies import whole
 from ghostkv.server.schema import CompletionRequest, StreamOptions
+from ghostkv.server.serving import Serving
 from ghostkv.server.stream import respond
 from ghostkv.session.turn import Output, Turn
 from ghostkv.session.worker import Worker
 from ghostkv.text.tokenizer import Tokenizer
 
 
-def completion_routes(worker: Worker) -> APIRouter:
-    """The route over `worker`."""
-    router = APIRouter()
+def completion_routes(serving: Serving) -> APIRouter:
+    """The route."""
+    router, worker = APIRouter(), serving.worker
 
     @router.post("/v1/completions")
     async def create(request: Request) -> Response:
@@ -37,7 +39,8 @@ def completion_routes(worker: Worker) -> APIRouter:
         tokenizer = None if asked.logprobs is None else worker.tokenizer
         writers: list[ChoiceWriter] = [CompletionChoice(index, tokenizer) for index in range(len(turns))]
         if asked.stream:
-            return await respond(envelope, turns, writers, asked.stream_options or StreamOptions())
+            options = asked.stream_options or StreamOptions()
+            return await respond(serving, turns, lambda: Chunks(envelope, turns, writers, options))
         answers = await unless_gone(request, collect(worker, turns))
         return JSONResponse(whole(envelope, writers, answers, asked.ghostkv.residency))
 

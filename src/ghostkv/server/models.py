@@ -8,14 +8,15 @@ from fastapi import APIRouter
 
 from ghostkv.errors import EngineFault, ModelNotFound
 from ghostkv.server.envelope import Json
+from ghostkv.server.serving import Serving
 from ghostkv.session.worker import Worker
 
 _SHOWN = 100  # characters of a wrong name that the error repeats
 
 
-def model_routes(worker: Worker) -> APIRouter:
-    """The routes over `worker`."""
-    router = APIRouter()
+def model_routes(serving: Serving) -> APIRouter:
+    """The routes."""
+    router, worker = APIRouter(), serving.worker
     model = {
         "id": worker.name,
         "object": "model",

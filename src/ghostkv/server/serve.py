@@ -13,6 +13,7 @@ import uvicorn
 
 from ghostkv.errors import ConfigError
 from ghostkv.server.app import build_app
+from ghostkv.server.serving import Serving
 from ghostkv.session.worker import Worker
 
 DRAIN_S = 10.0
@@ -41,7 +42,10 @@ def serve(
     with an error. A second signal ends the process at once. `ready` is called when requests are accepted.
     """
     config = uvicorn.Config(
-        build_app(worker), log_level="warning", access_log=False, timeout_graceful_shutdown=int(drain_s + _CLOSE_S) + 1
+        build_app(Serving(worker)),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=int(drain_s + _CLOSE_S) + 1,
     )
     # uvicorn raises the signal again after shutting down; a handler of our own makes that an orderly exit.
     previous = {number: signal.signal(number, _nothing) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -3,21 +3,63 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ghostkv.errors import GhostError
 from ghostkv.server.answers import Answers
-from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, counts, extension, finish_reason, prompt_tokens
-from ghostkv.server.errors import error_body
-from ghostkv.server.schema import StreamOptions
-from ghostkv.session.turn import Event, Finished, Output, Turn
+from ghostkv.server.envelope import Json
+from ghostkv.server.serving import Serving
+from ghostkv.session.turn import Event, Turn
 
 _REFUSAL_S = 1.0
 """A refusal comes within an engine step; a request that says nothing for so long is in line, and its stream begins."""
-_DONE = "data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One server-sent event."""
+
+    body: Json
+    name: str = ""  # of the event, where an endpoint names them
+    id: int | None = None  # where the stream can be taken up again
+
+    @property
+    def text(self) -> str:
+        """As it is sent."""
+        at = "" if self.id is None else f"id: {self.id}\n"
+        name = f"event: {self.name}\n" if self.name else ""
+        data = json.dumps(self.body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return f"{at}{name}data: {data}\n\n"
+
+
+class Score(Protocol):
+    """What a stream says, in one endpoint's words. It sees every event once, in order."""
+
+    @property
+    def last(self) -> str:
+        """Sent after everything, also after a failure."""
+        ...
+
+    def opening(self) -> Iterable[Frame]:
+        """What comes before all events."""
+        ...
+
+    def of(self, index: int, event: Event) -> Iterable[Frame]:
+        """What an event of answer `index` says."""
+        ...
+
+    def closing(self) -> Iterable[Frame]:
+        """What comes after the end of all answers."""
+        ...
+
+    def failed(self, error: GhostError) -> Iterable[Frame]:
+        """What comes instead where they break off."""
+        ...
 
 
 class EventStream(StreamingResponse):
@@ -37,79 +79,27 @@ class EventStream(StreamingResponse):
             self._answers.close()
 
 
-async def respond(
-    envelope: Envelope, turns: Sequence[Turn], writers: Sequence[ChoiceWriter], options: StreamOptions
-) -> EventStream:
+async def respond(serving: Serving, turns: Sequence[Turn], score: Callable[[], Score]) -> EventStream:
     """Start the answers. Raises a refusal as an error, so that it is answered with its own status."""
-    answers = Answers(envelope.worker, turns)
+    answers = Answers(serving.worker, turns)
     try:
         await answers.settle(_REFUSAL_S)
     except BaseException:
         answers.close()
         raise
-    prompt = prompt_tokens(envelope.worker, turns, envelope.per_prompt) if options.continuous_usage_stats else 0
-    chunks = _Chunks(envelope, writers, turns[0].residency, options, prompt)
-    return EventStream(_events(chunks, answers), answers)
+    return EventStream(_frames(score(), answers), answers)
 
 
-class _Chunks:
-    """The objects of a stream, in order."""
-
-    def __init__(
-        self,
-        envelope: Envelope,
-        writers: Sequence[ChoiceWriter],
-        residency: str,
-        options: StreamOptions,
-        prompt: int,
-    ) -> None:
-        self._envelope = envelope
-        self._writers = writers
-        self._residency = residency
-        self._options = options
-        self._prompt = prompt  # tokens, for running usage
-        self._generated = 0
-        self._ends: dict[int, Finished] = {}
-
-    def opening(self) -> list[Json]:
-        return [self._chunk(choice) for writer in self._writers if (choice := writer.opening()) is not None]
-
-    def of(self, index: int, event: Event) -> list[Json]:
-        writer = self._writers[index]
-        if isinstance(event, Output):
-            self._generated += len(event.tokens)
-            choice = writer.piece(event)
-            return [] if choice is None else [self._chunk(choice)]
-        if isinstance(event, Finished):
-            self._ends[index] = event
-            last = writer.closing(finish_reason(event.reason))
-            return [self._chunk(last, ghostkv=extension([event], self._residency))]
-        return []
-
-    def closing(self) -> list[Json]:
-        if not self._options.include_usage:
-            return []
-        usage = self._envelope.usage([self._ends[index] for index in range(len(self._writers))])
-        return [self._envelope.chunk([], usage)]
-
-    def _chunk(self, choice: Json, **more: object) -> Json:
-        running = counts(self._prompt, self._generated) if self._options.continuous_usage_stats else None
-        return self._envelope.chunk([choice], running, **more)
-
-
-async def _events(chunks: _Chunks, answers: Answers) -> AsyncGenerator[str]:
-    for chunk in chunks.opening():
-        yield _event(chunk)
+async def _frames(score: Score, answers: Answers) -> AsyncGenerator[str]:
+    for frame in score.opening():
+        yield frame.text
     try:
         async for index, event in answers:
-            for chunk in chunks.of(index, event):
-                yield _event(chunk)
-        for chunk in chunks.closing():
-            yield _event(chunk)
+            for frame in score.of(index, event):
+                yield frame.text
+        for frame in score.closing():
+            yield frame.text
     except GhostError as error:
-        yield _event(error_body(error))
-    yield _DONE
-
-
-def _event(body: Json) -> str:
-    return f"data: {json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n\n"
+        for frame in score.failed(error):
+            yield frame.text
+    yield score.last
