@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
@@ -12,8 +12,8 @@ from fastapi import Request
 
 from ghostkv.errors import EngineFault
 from ghostkv.request import FinishReason, Token
+from ghostkv.server.serving import Serving
 from ghostkv.session.turn import Event, Finished, Output, Turn
-from ghostkv.session.worker import Worker
 
 T = TypeVar("T")
 
@@ -34,14 +34,13 @@ class Answer:
 class Answers:
     """The events of several turns as they come, each with its turn's index. `close` cancels what still runs."""
 
-    def __init__(self, worker: Worker, turns: Sequence[Turn]) -> None:
+    def __init__(self, serving: Serving, turns: Sequence[Turn]) -> None:
         """Start all turns; needs a running event loop."""
+        self._serving = serving
         self._events: asyncio.Queue[tuple[int, Event | BaseException]] = asyncio.Queue()
         self._first: tuple[int, Event] | None = None
         self._open = len(turns)
-        self._tasks = [
-            asyncio.create_task(self._pump(index, worker.run(turn)), name=turn.id) for index, turn in enumerate(turns)
-        ]
+        self._tasks = [asyncio.create_task(self._pump(index, turn), name=turn.id) for index, turn in enumerate(turns)]
 
     async def settle(self, seconds: float) -> None:
         """Wait for the first event, so that a refusal is raised here; at most `seconds`."""
@@ -77,19 +76,32 @@ class Answers:
         for task in self._tasks:
             task.cancel()
 
-    async def _pump(self, index: int, stream: AsyncGenerator[Event, None]) -> None:
+    async def _pump(self, index: int, turn: Turn) -> None:
+        observers = self._serving.observers
+        for observer in observers:
+            observer.started(turn)
+        failure: BaseException | None = None
         try:
-            async with aclosing(stream):
+            async with aclosing(self._serving.worker.run(turn)) as stream:
                 async for event in stream:
+                    for observer in observers:
+                        observer.event(turn, event)
                     self._events.put_nowait((index, event))
         except Exception as error:  # noqa: BLE001 - whoever reads the events answers for it
+            failure = error
             self._events.put_nowait((index, error))
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            for observer in observers:
+                observer.ended(turn, failure)
 
 
-async def collect(worker: Worker, turns: Sequence[Turn]) -> list[Answer]:
+async def collect(serving: Serving, turns: Sequence[Turn]) -> list[Answer]:
     """Run all turns to their ends."""
     answers = [Answer() for _ in turns]
-    running = Answers(worker, turns)
+    running = Answers(serving, turns)
     try:
         async for index, event in running:
             if isinstance(event, Output):

@@ -41,7 +41,7 @@ def completion_routes(serving: Serving) -> APIRouter:
         if asked.stream:
             options = asked.stream_options or StreamOptions()
             return await respond(serving, turns, lambda: Chunks(envelope, turns, writers, options))
-        answers = await unless_gone(request, collect(worker, turns))
+        answers = await unless_gone(request, collect(serving, turns))
         return JSONResponse(whole(envelope, writers, answers, asked.ghostkv.residency))
 
     return router

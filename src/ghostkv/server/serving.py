@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ghostkv.server.observe import Observer
 from ghostkv.session.worker import Worker
 
 
@@ -12,3 +13,4 @@ class Serving:
     """A worker and what the server keeps beside it; their lives are the caller's business."""
 
     worker: Worker
+    observers: tuple[Observer, ...] = ()

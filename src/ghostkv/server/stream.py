@@ -81,7 +81,7 @@ class EventStream(StreamingResponse):
 
 async def respond(serving: Serving, turns: Sequence[Turn], score: Callable[[], Score]) -> EventStream:
     """Start the answers. Raises a refusal as an error, so that it is answered with its own status."""
-    answers = Answers(serving.worker, turns)
+    answers = Answers(serving, turns)
     try:
         await answers.settle(_REFUSAL_S)
     except BaseException:
