@@ -63,6 +63,12 @@ async def planned(backend: Backend, turn: Turn, context: TurnContext) -> Planned
     outline of the model's own that does not fit, or cannot be had, becomes one open node instead.
     """
     check_plan(turn)
+    started = context.clock()
+    found = await _chosen(backend, turn, context)
+    return replace(found, record=replace(found.record, seconds=context.clock() - started))
+
+
+async def _chosen(backend: Backend, turn: Turn, context: TurnContext) -> Planned:
     capabilities = backend.capabilities()
     if turn.plan != "model":
         found = _settled(turn, context, known_plan(turn, context), PlanRecord(_source(turn), ()))

@@ -105,6 +105,7 @@ class PlanRecord:
     outline: str = ""  # what the model answered when it was asked for one
     outline_tokens: int = 0  # generated for it; not part of the answer
     said: str = ""  # why a plan that was asked for became one open node
+    seconds: float = 0.0  # that choosing it took, an outline's generation included
 
 
 @dataclass(frozen=True, slots=True)
