@@ -35,6 +35,7 @@ check: $(READY)
 peers: $(READY)
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/engine_vs_vllm.py
+	$(BIN)/python benchmarks/clients.py
 
 clean-kernels:
 	find src tests -name '*.nb[ci]' -delete

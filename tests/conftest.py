@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from checkpoints import write_gguf_checkpoint, write_hf_checkpoint
+from fakes import Script
+from ghostkv.config import EngineConfig, ServerConfig
+from ghostkv.launch import engine_config, open_worker
 from ghostkv.model.pull import pull
+from ghostkv.session.worker import Worker
+from services import Scripted, ScriptedBackend, Service, scripted_worker, serving
 
 settings.register_profile("ghostkv", derandomize=True, deadline=None)
 settings.load_profile("ghostkv")
@@ -38,3 +46,36 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cache = tmp_path / "cache"
     monkeypatch.setenv("GHOSTKV_CACHE", str(cache))
     return cache
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    """Start servers over scripts; they end with the test."""
+    with ExitStack() as stack:
+
+        def start(
+            script: Script,
+            *,
+            config: EngineConfig | None = None,
+            limits: ServerConfig | None = None,
+            drain_s: float = 0.2,
+            **options: Any,
+        ) -> Service:
+            backend = ScriptedBackend(script, **options)
+            return stack.enter_context(serving(scripted_worker(backend, config), drain_s=drain_s, limits=limits))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def small_worker(small_hf: Path) -> Iterator[Worker]:
+    worker = open_worker(str(small_hf), engine_config(kv_budget="4MiB", dtype="float32", max_session_tokens=2000))
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="session")
+def small(small_worker: Worker) -> Iterator[Service]:
+    """A server over the small random model, context 512."""
+    with serving(small_worker) as service:
+        yield service

@@ -233,6 +233,13 @@ class FakeBackend:
     async def generate(self, request: SegmentRequest) -> AsyncIterator[Delta]:
         self.requests.append(request)
         self.log.append(f"generate {request.id}")
+        if request.scores is not None:
+            yield Delta(request.id, prompt=tuple(Token(i, 0.0) for i in request.prompt[request.scores.start :]))
+        if not request.remaining:
+            self.log.append(f"finish {request.id}")
+            usage = SegmentUsage(len(request.prompt), 0, 0, len(request.prompt), queue_s=0, prefill_s=0, decode_s=0)
+            yield Delta(request.id, finish=Finish(FinishReason.LENGTH, request.state, usage))
+            return
         gate = TextGate(ByteDetokenizer(self._bytes), request.state)
         counts = Counter(dict(request.state.counts))
         reserved = request.residency.reserve(request.remaining)

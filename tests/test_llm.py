@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ghostkv
 from checkpoints import write_hf_checkpoint
-from ghostkv import LLM, ConfigError, ContextLengthExceeded, EngineFault, InvalidRequest, Message
+from ghostkv import LLM, ConfigError, ContextLengthExceeded, EngineFault, InvalidRequest, Message, ToolCall
 from ghostkv.backends.embedded import EmbeddedBackend
 
 
@@ -80,6 +82,22 @@ def test_several_threads(llm: LLM) -> None:
     assert len(set(texts)) == 1
 
 
+def test_calls_and_results_are_part_of_a_conversation(llm: LLM) -> None:
+    call = ToolCall("c1", "now", "{}")
+    mappings: list[dict[str, Any]] = [
+        {"role": "user", "content": "When?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "12:00", "tool_call_id": "c1", "name": "now"},
+    ]
+    turn = llm.turn(mappings, max_tokens=1)
+    assert turn.messages == (
+        Message("user", "When?"),
+        Message("assistant", "", tool_calls=(call,)),
+        Message("tool", "12:00", tool_call_id="c1", name="now"),
+    )
+    assert "12:00" in llm.worker.tokenizer.decode(llm.worker.context.template(turn.messages))
+
+
 def test_refusals_name_the_option(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="temperature") as error:
         llm.generate("hello", temperature=3.0)
@@ -88,6 +106,8 @@ def test_refusals_name_the_option(llm: LLM) -> None:
         llm.complete("")
     with pytest.raises(InvalidRequest, match="role"):
         llm.chat([{"role": "user"}])
+    with pytest.raises(InvalidRequest, match="ToolCall"):
+        llm.chat([{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}])
     with pytest.raises(ContextLengthExceeded, match="1024"):
         llm.generate("hello", max_tokens=1020, residency="full")
     with pytest.raises(TypeError):
@@ -157,3 +177,12 @@ def test_an_interrupt_ends_the_answer_and_nothing_else(small_hf: Path) -> None:
         assert llm.generate("Count: ", max_tokens=3, ignore_eos=True).completion_tokens == 3
         assert isinstance(llm.worker.backend, EmbeddedBackend)
         assert llm.worker.backend.stats.finished["cancelled"] == 1
+
+
+def test_an_answer_matches_its_grammar(llm: LLM) -> None:
+    grammar = llm.grammars.regex("(yes|no), [0-9]{2}")
+    answers = [llm.generate("well?", grammar=grammar, max_tokens=20, seed=seed) for seed in range(3)]
+    assert all(re.fullmatch("(yes|no), [0-9]{2}", answer.text) for answer in answers)
+    assert {answer.finish_reason for answer in answers} == {"stop"}
+    with pytest.raises(InvalidRequest, match="at most"):
+        llm.generate("well?", grammar=grammar, max_tokens=2000)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         Overloaded,
     )
     from ghostkv.llm import LLM, Answer
-    from ghostkv.request import Message
+    from ghostkv.request import Message, ToolCall
 
 __version__ = "0.1.0"
 
@@ -36,10 +36,17 @@ __all__ = [
     "Message",
     "ModelError",
     "Overloaded",
+    "ToolCall",
     "__version__",
 ]
 
-_HOME = {"LLM": "llm", "Answer": "llm", "Message": "request", "EngineConfig": "config"}  # the others are errors
+_HOME = {  # the others are errors
+    "LLM": "llm",
+    "Answer": "llm",
+    "EngineConfig": "config",
+    "Message": "request",
+    "ToolCall": "request",
+}
 
 
 def __getattr__(name: str) -> object:

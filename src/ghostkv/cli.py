@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from ghostkv import evals, explain, tools
-from ghostkv.errors import ConfigError, GhostError
+from ghostkv import evals, explain, service, tools
+from ghostkv.errors import GhostError
 from ghostkv.options import (
     DEFAULTS,
     Budget,
@@ -40,8 +40,10 @@ class _Group(TyperGroup):
 app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, help="An LLM engine with a bounded KV cache.")
 app.command()(tools.verify)
 app.command()(explain.explain)
+app.command()(service.serve)
 app.add_typer(tools.models, name="models")
 app.add_typer(tools.bench, name="bench")
+app.add_typer(tools.keys, name="keys")
 app.add_typer(evals.app, name="eval")
 
 
@@ -144,57 +146,6 @@ def chat(
             except KeyboardInterrupt:
                 history.pop()
                 typer.echo("\n[stopped; the question is forgotten]", err=True)
-
-
-@app.command()
-def serve(
-    model: Model = "smollm2",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port, which is printed.")] = 8000,
-    kv_budget: Budget = "512MiB",
-    default_max_tokens: Annotated[
-        int, typer.Option(min=1, help="Answer length where a request gives none.")
-    ] = DEFAULTS.default_max_tokens,
-    max_session_tokens: Annotated[
-        int, typer.Option(min=1, help="Most output tokens of one session.")
-    ] = DEFAULTS.max_session_tokens,
-    dtype: Dtype = DEFAULTS.dtype,
-    threads: Threads = DEFAULTS.threads,
-    worker: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODEL[:DTYPE]",
-            help="One more model, or precision, to share the segments with; repeatable. Dense segments go to the "
-            "strongest with room, light ones to the weakest. Each takes a KV budget of its own.",
-        ),
-    ] = None,
-) -> None:
-    """Serve an OpenAI-compatible API."""
-    try:
-        from ghostkv.server.serve import listen
-        from ghostkv.server.serve import serve as run
-    except ImportError as error:
-        raise ConfigError(f"the server needs an extra: pip install 'ghostkv[server]' ({error})") from error
-    from ghostkv.launch import engine_config, open_fleet
-    from ghostkv.tables import size
-    from ghostkv.terminal import Progress
-
-    config = engine_config(
-        kv_budget=kv_budget,
-        dtype=dtype,
-        threads=threads,
-        default_max_tokens=default_max_tokens,
-        max_session_tokens=max_session_tokens,
-    )
-    with listen(host, port) as bound, Progress() as progress:
-        serving = open_fleet(model, config, worker or (), announce=progress)
-        progress.done()
-        address = f"[{host}]" if ":" in host else host
-        url = f"http://{address}:{bound.getsockname()[1]}/v1"
-        budget = size(serving.backend.capabilities().kv_budget)
-        more = f" for each of {1 + len(worker)} workers" if worker else ""
-        line = f"serving {serving.name} at {url} (KV budget {budget}{more})"
-        run(serving, bound, ready=lambda: print(line, flush=True))
 
 
 def main() -> None:

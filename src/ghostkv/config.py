@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ghostkv.errors import ConfigError
@@ -49,3 +49,47 @@ class EngineConfig:
     """Answer length where the request gives none (at most what the context leaves)."""
     max_session_tokens: int = 131_072
     """Output tokens of one session, over all segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """How much the sessions of each tenant may take, and how long they are kept."""
+
+    count: int = 1000
+    """Sessions; one more is refused with 429."""
+    memory: int = 256 * 2**20
+    """Bytes, about, of conversations and all outputs with their log-probabilities; what may exceed it is refused."""
+    idle_s: float = 3600.0
+    """Seconds after which a session that nobody uses is forgotten."""
+    grace_s: float = 60.0
+    """Seconds for which a session's answer goes on that nobody reads."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 1), ("memory", 1), ("idle_s", 0), ("grace_s", 0)):
+            if not getattr(self, name) >= least:  # true for NaN as well
+                raise ConfigError(f"sessions: {name} must be at least {least}, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """What a server allows its clients, besides what the engine may use."""
+
+    max_waiting_tokens: int = 2**22
+    """Tokens in line, prompts and longest answers together; a request that would make them more is refused with 429."""
+    keep_alive_s: float = 5.0
+    """A stream that was silent for so long says that it still lives."""
+    max_deadline_s: float | None = None
+    """Longest that an answer may take, and the deadline of requests that name none; None: no limit."""
+    sessions: SessionLimits = field(default_factory=SessionLimits)
+    drain_s: float = 10.0
+    """What running answers have to end by themselves after the first signal."""
+
+    def __post_init__(self) -> None:
+        if self.max_waiting_tokens < 1:
+            raise ConfigError(f"max_waiting_tokens must be at least 1, not {self.max_waiting_tokens}")
+        for name in ("keep_alive_s", "max_deadline_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:  # true for NaN as well
+                raise ConfigError(f"{name} must be more than 0 seconds, not {seconds}")
+        if not self.drain_s >= 0:
+            raise ConfigError(f"drain_s must be at least 0 seconds, not {self.drain_s}")

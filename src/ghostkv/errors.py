@@ -5,10 +5,23 @@ GhostError
 ├── ModelError               start-up: a weight file, tokenizer or template that cannot be used
 ├── InvalidRequest      400  the request is wrong; `param` names the field
 │   ├── ContextLengthExceeded   400  prompt and answer never fit context or pool
-│   └── Unsupported             400  a field that this build or backend does not honour
+│   ├── Unsupported             400  a field that this build or backend does not honour
+│   ├── DeadEnd                 400  an answer came to a point where its grammar lets nothing follow
+│   ├── PreviousResponseNotFound  400  a request goes on from a response that is not stored
+│   └── BodyTooLarge            413  more bytes than a request may have
+├── InvalidKey          401  no API key, or one that is not known
+├── NotAllowed          403  the key is known, but this is for admins
 ├── ModelNotFound       404
+├── ResponseNotFound    404
+├── SessionNotFound     404
+├── SessionExists       409  a session of that id
+├── SessionBusy         409  its last answer is being read; one writer at a time
+├── Interrupted         409  an answer that another request, or nobody's interest, ended before it was complete
+├── DeadlineExceeded    408  the answer was not complete when the request's deadline passed
 ├── Overloaded          429  the waiting line is full; try again later
+├── RateLimited         429  one API key's own limit
 ├── EngineFault         503  the engine thread died; every pending request gets this
+├── Draining            503  the server is shutting down
 ├── PayloadError        500  a stored payload or archive that cannot be read, or a byte budget that cannot hold one
 └── InvariantViolation  500  bookkeeping is broken; a bug in ghostkv
 
@@ -61,6 +74,46 @@ class Unsupported(InvalidRequest):
     code = "unsupported"
 
 
+class DeadEnd(InvalidRequest):
+    """An answer came to a point where its grammar lets nothing follow, and is not complete there."""
+
+    code = "grammar_dead_end"
+
+
+class BodyTooLarge(InvalidRequest):
+    """The request has more bytes than one may have."""
+
+    http_status = 413
+    code = "request_too_large"
+
+
+class InvalidKey(GhostError):
+    """The request has no API key, or one that is not known."""
+
+    http_status = 401
+    code = "invalid_api_key"
+
+
+class NotAllowed(GhostError):
+    """The key is known, but what is asked for needs an admin's."""
+
+    http_status = 403
+    code = "permission_denied"
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """The response that a request goes on from is not stored, or not for this tenant."""
+
+    code = "previous_response_not_found"
+
+
+class ResponseNotFound(GhostError):
+    """The tenant has no stored response of that id."""
+
+    http_status = 404
+    code = "response_not_found"
+
+
 class ModelNotFound(GhostError):
     """The named model is not served here."""
 
@@ -68,11 +121,61 @@ class ModelNotFound(GhostError):
     code = "model_not_found"
 
 
+class DeadlineExceeded(GhostError):
+    """The answer was not complete when the request's deadline passed. Sending it again at once would not help."""
+
+    http_status = 408
+    code = "deadline_exceeded"
+
+
+class SessionNotFound(GhostError):
+    """The tenant has no session of that id."""
+
+    http_status = 404
+    code = "session_not_found"
+
+
+class SessionExists(GhostError):
+    """The tenant has a session of that id already."""
+
+    http_status = 409
+    code = "session_exists"
+
+
+class SessionBusy(GhostError):
+    """The session is answering, and somebody reads that answer."""
+
+    http_status = 409
+    code = "session_busy"
+
+
 class Overloaded(GhostError):
-    """The waiting line is full."""
+    """The waiting line is full; `retry_after` seconds later it may have room."""
 
     http_status = 429
     code = "overloaded"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after: int = 1) -> None:
+        super().__init__(message, param=param)
+        self.retry_after = retry_after
+
+
+class RateLimited(GhostError):
+    """An API key has used up what it may; `retry_after` seconds later it may ask again."""
+
+    http_status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Interrupted(GhostError):
+    """A session's answer was ended before it was complete, and nothing can be added to it."""
+
+    http_status = 409
+    code = "answer_interrupted"
 
 
 class EngineFault(GhostError):
@@ -80,6 +183,17 @@ class EngineFault(GhostError):
 
     http_status = 503
     code = "engine_fault"
+
+
+class Draining(GhostError):
+    """The server is shutting down; `retry_after` seconds later another may stand in its place."""
+
+    http_status = 503
+    code = "draining"
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class PayloadError(GhostError):

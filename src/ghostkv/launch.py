@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from ghostkv.config import EngineConfig, parse_bytes
@@ -28,6 +29,7 @@ class Settings(TypedDict, total=False):
     steering: str  # file of the model's control vectors
     default_max_tokens: int
     max_session_tokens: int
+    max_waiting: int
 
 
 def engine_config(**settings: Unpack[Settings]) -> EngineConfig:
@@ -35,7 +37,7 @@ def engine_config(**settings: Unpack[Settings]) -> EngineConfig:
     given: dict[str, Any] = dict(settings)
     if isinstance(budget := given.get("kv_budget"), str):
         given["kv_budget"] = parse_bytes(budget)
-    for name in ("default_max_tokens", "max_session_tokens"):
+    for name in ("default_max_tokens", "max_session_tokens", "max_waiting"):
         if given.get(name, 1) < 1:
             raise ConfigError(f"{name} must be at least 1, not {given[name]}")
     if given.get("threads", 0) < 0:
@@ -68,16 +70,22 @@ def open_worker(
 
 
 def open_fleet(
-    model: str, config: EngineConfig, others: Sequence[str], *, announce: Callable[[str], None] = lambda _: None
+    model: str,
+    config: EngineConfig,
+    others: Sequence[str],
+    *,
+    announce: Callable[[str], None] = lambda _: None,
+    on_step: Callable[[int, StepTrace], None] = lambda worker, trace: None,
 ) -> Worker:
     """`open_worker` for `model`, and one more for each of `others`: MODEL or MODEL:DTYPE, with a KV budget of its own.
 
-    Their segments are shared out as `Fleet` does; with no others it is the one worker. Raises what `open_worker` does.
+    Their segments are shared out as `Fleet` does; with no others it is the one worker. `on_step` is called on the
+    engines' threads, with the index of the worker. Raises what `open_worker` does.
     """
-    workers = [open_worker(model, config, announce=announce)]
+    workers = [open_worker(model, config, announce=announce, on_step=partial(on_step, 0))]
     try:
-        for other in others:
-            workers.append(_beside(other, config, announce))
+        for index, other in enumerate(others, 1):
+            workers.append(_beside(other, config, announce, partial(on_step, index)))
     except BaseException:
         for worker in workers:
             worker.close()
@@ -85,9 +93,11 @@ def open_fleet(
     return Fleet.of(workers)
 
 
-def _beside(other: str, config: EngineConfig, announce: Callable[[str], None]) -> Worker:
+def _beside(
+    other: str, config: EngineConfig, announce: Callable[[str], None], on_step: Callable[[StepTrace], None]
+) -> Worker:
     model, colon, dtype = other.rpartition(":")
     if not colon or dtype not in _DTYPES:  # a colon of the model's own path
         model, dtype = other, config.dtype
     # Control vectors belong to one model.
-    return open_worker(model, replace(config, dtype=dtype, steering=""), announce=announce)
+    return open_worker(model, replace(config, dtype=dtype, steering=""), announce=announce, on_step=on_step)

@@ -12,22 +12,27 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 from ghostkv.engine.stats import StepTrace
 from ghostkv.errors import EngineFault, InvalidRequest
 from ghostkv.launch import DEFAULT_RESIDENCY, Settings, engine_config, open_worker
 from ghostkv.protocol.plan import Plan, PlanItem
-from ghostkv.request import FinishReason, Message, Sampling, Steering, Token
+from ghostkv.request import FinishReason, Grammar, Message, Sampling, Steering, Token, ToolCall
 from ghostkv.session.planning import asked_plan
 from ghostkv.session.turn import Event, Finished, LongPrompt, Output, PlanRecord, SegmentRecord, Turn
 from ghostkv.session.worker import Worker
 
+if TYPE_CHECKING:
+    from ghostkv.text.grammar import Grammars
+
 _SAMPLING = frozenset(field.name for field in fields(Sampling)) - {"terminators", "choice", "node"}
 
 T = TypeVar("T")
-Conversation = Sequence[Message | Mapping[str, str]]
+_MESSAGE = frozenset(field.name for field in fields(Message)) - {"ids"}
+
+Conversation = Sequence[Message | Mapping[str, Any]]
 
 
 class Options(TypedDict, total=False):
@@ -53,6 +58,7 @@ class Options(TypedDict, total=False):
     long_prompt: LongPrompt  # what to do with a question that does not fit
     steering: Mapping[str, float]  # control vectors by name, 1.0 adds 10 % of the residual norm
     plan: Plan | str | Sequence[PlanItem | Mapping[str, object]] | None  # "auto", "model", the parts; None: no plan
+    grammar: Grammar | None  # what the answer must match, from `LLM.grammars`
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +117,17 @@ class LLM:
         self._thread = threading.Thread(target=self._loop.run_forever, name="ghostkv-llm", daemon=True)
         self._thread.start()
 
+    @property
+    def grammars(self) -> Grammars:
+        """Compiles what answers can be made to match: JSON schemas, regular expressions, Lark grammars."""
+        return self.worker.grammars
+
     def generate(self, prompt: str, **options: Unpack[Options]) -> Answer:
         """Answer one user message. Raises InvalidRequest naming the option that is wrong."""
         return self.chat([Message("user", prompt)], **options)
 
     def chat(self, messages: Conversation, **options: Unpack[Options]) -> Answer:
-        """Answer a conversation; each message is a Message or a mapping with "role" and "content"."""
+        """Answer a conversation; each message is a Message or a mapping of its fields."""
         return self.answer(self.turn(messages, **options))
 
     def complete(self, prompt: str, **options: Unpack[Options]) -> Answer:
@@ -227,12 +238,19 @@ async def _others() -> None:
         await asyncio.wait(others)
 
 
-def _message(given: Message | Mapping[str, str]) -> Message:
+def _message(given: Message | Mapping[str, Any]) -> Message:
     if isinstance(given, Message):
         return given
-    if given.keys() != {"role", "content"}:
-        raise InvalidRequest(f"a message has a role and a content, not {', '.join(given)}", param="messages")
-    return Message(given["role"], given["content"])
+    if not {"role", "content"} <= given.keys() <= _MESSAGE:
+        raise InvalidRequest(
+            f"a message has a role and a content, and may have a name, tool_calls and a tool_call_id, not "
+            f"{', '.join(given)}",
+            param="messages",
+        )
+    calls = tuple(given.get("tool_calls", ()))
+    if not all(isinstance(call, ToolCall) for call in calls):
+        raise InvalidRequest("tool_calls of a message are ToolCall values", param="messages")
+    return Message(**{**given, "tool_calls": calls})
 
 
 def _answer(text: str, tokens: tuple[Token, ...], turn: Turn, end: Finished) -> Answer:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ghostkv.config import EngineConfig
+from ghostkv.config import EngineConfig, ServerConfig
 
 DEFAULTS = EngineConfig()
+SERVER_DEFAULTS = ServerConfig()
 
 Model = Annotated[str, typer.Option(help="A known name (pulled if absent), a .gguf file or a Hugging Face directory.")]
 Plan = Annotated[str | None, typer.Option(help="auto, model, or a JSON file: answer in parts.")]

@@ -9,11 +9,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ghostkv.errors import ConfigError, InvalidRequest
 
+if TYPE_CHECKING:  # a name for readers and checkers: these values need no numpy to be imported
+    import numpy as np
+    import numpy.typing as npt
+
+    Bitmask: TypeAlias = npt.NDArray[np.uint32]  # [ceil(vocabulary / 32)]: bit i % 32 of word i // 32 is token id i
+else:
+    Bitmask = object
+
 STEERING_UNIT = 1 / 32  # of a coefficient, which is carried as an int8 in these units
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that an assistant message makes."""
+
+    id: str
+    name: str
+    arguments: str  # JSON text as the client sent it; models write it, so it may be no JSON at all
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that an answer may call."""
+
+    name: str
+    definition: str  # JSON text: {"type": "function", "function": {...}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +47,16 @@ class Message:
 
     role: str  # "system", "developer", "user", "assistant" or "tool"
     content: str
+    ids: tuple[int, ...] = ()  # that `content` was generated as, where they are known: used in place of its tokens
+    tool_calls: tuple[ToolCall, ...] = ()  # of an assistant message
+    tool_call_id: str = ""  # of a tool message: the call whose result it is
+    name: str = ""  # of whoever speaks; of a tool message, the function
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every text in it that a client wrote, the content first."""
+        calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
+        return (self.content, self.name, *calls)
 
 
 class FinishReason(StrEnum):
@@ -31,6 +66,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the session's own limit
     FLUSH = "flush"  # a boundary was flushed: the session goes on in another request
     CANCELLED = "cancelled"  # the client went away
+    DEAD_END = "dead_end"  # the grammar allows no token here, and the answer is not complete
 
 
 class Decision(StrEnum):
@@ -80,6 +116,45 @@ class Rule(Protocol):
 
     def feed(self, token_id: int, piece: str) -> tuple[Rule, Verdict]:
         """Take one token and the text that it completed; return (successor, verdict)."""
+        ...
+
+
+class Matcher(Protocol):
+    """How far one answer has come in its grammar. Mutable, and owned by one running request.
+
+    `accept` comes after each token, then `allowed` says what may follow. Neither raises for what a grammar does: a
+    matcher that cannot go on allows nothing and says why in `failure`.
+    """
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text so far matches the whole grammar and nothing can follow but the end."""
+        ...
+
+    @property
+    def failure(self) -> str:
+        """Why nothing can follow although the text is not complete; "" while something can."""
+        ...
+
+    def allowed(self) -> Bitmask:
+        """The ids that may come next, a new array. End-of-sequence ids are among them iff the text so far matches."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Take the next token."""
+        ...
+
+
+class Grammar(Protocol):
+    """What the text of an answer must match, compiled for one vocabulary. A frozen value, shared by requests."""
+
+    @property
+    def digest(self) -> str:
+        """Of its text: equal ones allow the same."""
+        ...
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning of an answer."""
         ...
 
 
@@ -212,8 +287,20 @@ def domain(tenant: str, steering: Steering = NO_STEERING) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Asks for the log-probabilities of a prompt's own tokens from index `start` on, each given all before it."""
+
+    start: int = 1  # nothing stands before token 0, so it has none
+    best: int = 0  # most probable tokens to name beside each
+
+    def __post_init__(self) -> None:
+        if self.start < 1:
+            raise InvalidRequest(f"scoring starts at token {self.start}, but the first has none", param="start")
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """One engine request: a prompt to continue."""
+    """One engine request: a prompt to continue, or with `remaining` 0 only to be read."""
 
     id: str
     prompt: tuple[int, ...]
@@ -221,9 +308,11 @@ class SegmentRequest:
     state: GenerationState
     residency: Residency
     remaining: int  # output tokens that the session may still generate, this request included
-    tenant: str = ""
+    tenant: str = ""  # or group of tenants, that may find its blocks
     steering: Steering = NO_STEERING
     begun: bool = False  # part of an answer of which another request has begun: a full line does not turn it away
+    grammar: Grammar | None = None  # what the output must match from its first token on; then nothing is flushed
+    scores: PromptScores | None = None
 
     @property
     def domain(self) -> str:
@@ -233,7 +322,7 @@ class SegmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token."""
+    """One generated token, or one of a prompt whose log-probability was asked for."""
 
     id: int
     logprob: float | None = None  # natural log, of the unmodified distribution
@@ -268,6 +357,7 @@ class Finish:
     reason: FinishReason
     state: GenerationState
     usage: SegmentUsage
+    note: str = ""  # what led to a dead end
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +369,4 @@ class Delta:
     text: str = ""  # text that is now final; may lag behind `tokens`
     boundary: BoundaryMark | None = None
     finish: Finish | None = None
+    prompt: tuple[Token, ...] = ()  # the next ones of the prompt, where their log-probabilities were asked for

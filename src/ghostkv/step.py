@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ghostkv.request import NO_STEERING, Sampling, Steering, Token, Window
+from ghostkv.request import NO_STEERING, Bitmask, Sampling, Steering, Token, Window
 
 BLOCK_TOKENS = 16  # token slots of a pool block; also the attention kernel's vector width
 
@@ -25,6 +25,16 @@ class Draw:
     masked: tuple[int, ...] = ()  # ids that cannot be chosen now
     client_ids: frozenset[int] = frozenset()
     counts: Mapping[int, int] | None = None  # occurrences in the output; None unless a penalty is active
+    allowed: Bitmask | None = None  # ids that can be chosen, at least one; None: all
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Tokens whose log-probabilities a row gives: `ids[i]` as what follows the row's token `first + i`."""
+
+    first: int
+    ids: tuple[int, ...]
+    best: int  # most probable tokens to name beside each
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class Row:
     draw: Draw | None  # set when the last token's logits choose the next token
     steering: Steering = NO_STEERING
     window: Window | None = None  # then the table is that of `kv.ring.Ring(window)`
+    targets: Targets | None = None  # never of the token that draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,7 @@ class StepResult:
     tokens: tuple[Token, ...]
     seconds: float  # of the whole step
     sampling_s: float = 0.0  # of it, choosing tokens
+    scored: tuple[tuple[Token, ...], ...] = ()  # for each row with targets, in the plan's order
 
 
 class Runner(Protocol):

@@ -12,6 +12,18 @@ from ghostkv.options import DEFAULTS, Dtype, Model, Threads
 
 models = typer.Typer(no_args_is_help=True, help="Fetch, list and look into models.")
 bench = typer.Typer(no_args_is_help=True, help="Measure.")
+keys = typer.Typer(no_args_is_help=True, help="API keys of the server.")
+
+
+@keys.command("new")
+def new_key(tenant: Annotated[str, typer.Argument(help="Whom it stands for.")] = "me") -> None:
+    """Make a random API key, and the entry for the file of `serve --api-keys`, which does not tell the key."""
+    try:
+        from ghostkv.server.key_file import made_key
+    except ImportError as error:
+        raise ConfigError(f"the server needs an extra: pip install 'ghostkv[server]' ({error})") from error
+    key, entry = made_key(tenant)
+    print(f"{key}\n\n{entry}")
 
 
 def verify(

@@ -16,7 +16,7 @@ from ghostkv.backends.embedded import EmbeddedBackend
 from ghostkv.config import EngineConfig
 from ghostkv.errors import ContextLengthExceeded, EngineFault, InvalidRequest
 from ghostkv.protocol.rules import EndOfSequence, FixedBoundary, StopStrings
-from ghostkv.request import Delta, FinishReason, GenerationState, Rule, Sampling, SegmentRequest
+from ghostkv.request import Delta, FinishReason, GenerationState, PromptScores, Rule, Sampling, SegmentRequest
 from ghostkv.residency import policy
 
 CONFIG = EngineConfig(dtype="float32", kv_budget=2 * 2**20, max_sequences=8, step_tokens=32)
@@ -105,6 +105,18 @@ def test_a_segment_that_can_never_fit_is_refused(embedded: EmbeddedBackend) -> N
     with pytest.raises(ContextLengthExceeded, match=r"length is 512 tokens, but the request needs 640 "):
         collect(embedded, segment(600))
     assert embedded.stats.refused >= 1
+
+
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_a_prompts_own_log_probabilities(backend: Backend, tokens: int) -> None:
+    asked = replace(segment(tokens), scores=PromptScores(start=5))
+    deltas = collect(backend, asked)
+    scored = [token for delta in deltas for token in delta.prompt]
+    assert [token.id for token in scored] == list(asked.prompt[5:])
+    assert all(token.logprob is not None and token.logprob <= 0 for token in scored)
+    finish = deltas[-1].finish
+    assert finish is not None and finish.reason is FinishReason.LENGTH
+    assert finish.state.emitted == finish.usage.generated_tokens == sum(len(delta.tokens) for delta in deltas) == tokens
 
 
 def test_scores_are_the_log_probabilities_of_decoding(embedded: EmbeddedBackend) -> None:

@@ -375,8 +375,8 @@ def test_other_refusals() -> None:
     bench = Bench("abcdef", max_waiting=2)
     with pytest.raises(InvalidRequest, match="empty"):
         bench.engine.add(request(prompt=()))
-    with pytest.raises(InvalidRequest, match="at least 1"):
-        bench.engine.add(request(remaining=0))
+    with pytest.raises(InvalidRequest, match="negative"):
+        bench.engine.add(request(remaining=-1))
     bench.engine.add(request("a"))
     with pytest.raises(InvalidRequest, match="already"):
         bench.engine.add(request("a"))
@@ -430,7 +430,7 @@ def test_commit_refuses_another_plan_or_a_wrong_number_of_tokens() -> None:
     scheduler.add(request("a"), 0.0)
     plan = scheduler.plan(0.0)
     assert plan is not None
-    with pytest.raises(InvariantViolation, match="1 draws is committed with 0 tokens"):
+    with pytest.raises(InvariantViolation, match="1 draws and 0 rows to score is committed with 0 tokens"):
         scheduler.commit(plan, StepResult((), 0.0))
     scheduler.plan(0.0)
     with pytest.raises(InvariantViolation, match="the latest plan is step 1"):
@@ -451,6 +451,31 @@ def test_usage_and_trace() -> None:
     stats = bench.engine.stats
     assert (stats.steps, stats.prefill_tokens, stats.decode_tokens, stats.generated_tokens) == (5, 12, 2, 4)
     assert dict(stats.finished) == {"length": 2} and stats.peak_live_blocks == 1
+
+
+def test_waiting_for_blocks_is_counted_once_and_only_for_the_first_in_line() -> None:
+    """Each needs all four blocks."""
+    bench = Bench(script=history_script(50), blocks=4)
+    for name in "abc":
+        bench.engine.add(request(name, 33, remaining=32))
+    bench.engine.step()
+    assert bench.engine.stats.waits_for_memory == 1  # b; c is not looked at
+    for _ in range(5):
+        bench.engine.step()
+    assert bench.engine.stats.waits_for_memory == 1
+    bench.engine.cancel("b")
+    bench.engine.step()
+    assert bench.engine.stats.waits_for_memory == 2
+    bench.all()
+    assert bench.engine.stats.waits_for_memory == 2
+
+
+def test_waiting_for_a_place_in_the_step_is_no_waiting_for_blocks() -> None:
+    bench = Bench(script=history_script(50), max_sequences=1)
+    for name in "abc":
+        bench.engine.add(request(name, 33, remaining=4))
+    bench.all()
+    assert bench.engine.stats.waits_for_memory == 0
 
 
 def test_a_stuck_engine_is_a_fault_and_no_sleep() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.kv.pool import BlockPool
+from ghostkv.kv.ring import Ring
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.cpu_ops import CPUOps
 from ghostkv.model.gemm import Product, product
@@ -21,9 +22,10 @@ from ghostkv.model.llama import Llama
 from ghostkv.model.runner import ModelRunner, RunnerLimits
 from ghostkv.model.selfcheck import SelfCheck, self_check
 from ghostkv.model.steering import Steerer
-from ghostkv.request import Finish, GenerationState, Sampling, SegmentRequest
+from ghostkv.model.threads import compute
+from ghostkv.request import Finish, GenerationState, Sampling, SegmentRequest, Token, Window
 from ghostkv.residency import policy
-from ghostkv.step import StepPlan
+from ghostkv.step import BlockTable, Draw, Row, StepPlan, Targets
 from ghostkv.text.detokenizer import Detokenizer
 from ghostkv.text.tokenizer import Tokenizer
 
@@ -51,6 +53,7 @@ class Run:
     ids: dict[str, list[int]]
     text: dict[str, str]
     finish: dict[str, Finish]
+    scored: dict[str, list[Token]]
     logits: dict[tuple[str, int], torch.Tensor]
 
     def rows(self, request_id: str) -> dict[int, torch.Tensor]:
@@ -101,7 +104,13 @@ class LabEngine(Engine):
     def run(self, requests: Iterable[SegmentRequest], *, every: int = 0) -> Run:
         """Add one request each `every` steps (all at once for 0), run to the end."""
         waiting = list(requests)
-        out = Run({r.id: [] for r in waiting}, {r.id: "" for r in waiting}, {}, self.runner.logits)
+        out = Run(
+            {r.id: [] for r in waiting},
+            {r.id: "" for r in waiting},
+            {},
+            {r.id: [] for r in waiting},
+            self.runner.logits,
+        )
         step = 0
         while waiting or not self.idle:
             while waiting and (every == 0 or self.idle or step % every == 0):
@@ -111,6 +120,7 @@ class LabEngine(Engine):
             for delta in self.step():
                 out.ids[delta.request_id] += [token.id for token in delta.tokens]
                 out.text[delta.request_id] += delta.text
+                out.scored[delta.request_id] += delta.prompt
                 if delta.finish is not None:
                     out.finish[delta.request_id] = delta.finish
             step += 1
@@ -122,6 +132,33 @@ def request(name: str, prompt: Iterable[int], tokens: int, sampling: Sampling = 
     prompt = tuple(prompt)
     state = GenerationState(client_ids=frozenset(prompt))
     return SegmentRequest(name, prompt, sampling, state, policy("full"), tokens)
+
+
+def teacher_forced(runner: ModelRunner, ids: Sequence[int], table: BlockTable) -> torch.Tensor:
+    """Logits of every position, float32 [len(ids), vocabulary]: each token as a row of its own."""
+    pieces = []
+    for at in range(0, len(ids), SEQUENCES):
+        tokens = enumerate(ids[at : at + SEQUENCES], at)
+        rows = tuple(Row("forced", (token,), place, table, Draw(GREEDY, 0.0)) for place, token in tokens)
+        with compute(2):
+            pieces.append(runner.forward(StepPlan(0, 0.0, rows)).float().clone())
+    return torch.cat(pieces)
+
+
+def score(
+    runner: ModelRunner, ids: Sequence[int], start: int, table: BlockTable, window: Window | None = None
+) -> list[float | None]:
+    """Log-probabilities of ids[start:], read in chunks that are as large as they may be."""
+    found: list[float | None] = []
+    at = 0
+    while at < len(ids) - 1:
+        end = min(len(ids) - 1, at + ROWS) if window is None else min(len(ids) - 1, Ring(window).chunk_end(at))
+        first = max(at, start - 1)
+        targets = Targets(first - at, tuple(ids[first + 1 : end + 1]), 0) if first < end else None
+        row = Row("score", tuple(ids[at:end]), at, table, None, window=window, targets=targets)
+        found += [token.logprob for part in runner.run(StepPlan(0, 0.0, (row,))).scored for token in part]
+        at = end
+    return found
 
 
 def renamed(value: SegmentRequest, name: str) -> SegmentRequest:

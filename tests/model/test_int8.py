@@ -17,8 +17,7 @@ from ghostkv.model import int8, int8_kernels
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.gemm import GemmPlan, Linear, check_shape, product
 from ghostkv.model.llama import Llama
-from ghostkv.model.threads import compute
-from model.lab import Lab
+from model.lab import Lab, score, teacher_forced
 
 BLOCKS = [(1, 1), (5, 1), (77, 1), (100, 4), (24, 8), (48, 16), (96, 32), (1536, 512)]
 
@@ -141,9 +140,7 @@ def test_the_folded_model_is_the_same_function(tied: bool, tmp_path: Path) -> No
 def logits(lab: Lab, ids: list[int]) -> torch.Tensor:
     """Of every position, float32 [len(ids), vocabulary]."""
     table = np.arange(len(ids) // 16 + 1, dtype=np.int32)
-    with compute(2):
-        pieces = lab.runner(len(table)).teacher_forced(ids, 0, table)
-        return torch.cat([values.float().clone() for _, values in pieces])
+    return teacher_forced(lab.runner(len(table)), ids, table)
 
 
 def saturates(x: torch.Tensor, weight: Linear) -> torch.Tensor:
@@ -169,6 +166,6 @@ def test_on_the_real_model_it_costs_almost_nothing(smollm2_path: Path) -> None:
     halves, whole = Lab(smollm2_path, torch.bfloat16), Lab(smollm2_path, torch.int8)
     ids = whole.tokenizer.encode("\n".join(topics[name] for name in ("lambda", "exceptions", "compound")))[:513]
     table = np.arange(33, dtype=np.int32)
-    nats = [-np.mean(lab.runner(33).score(ids, 1, table)) for lab in (halves, whole)]
+    nats = [-np.mean(np.array(score(lab.runner(33), ids, 1, table))) for lab in (halves, whole)]
     print(f"nats per token: bfloat16 {nats[0]:.4f}, int8 {nats[1]:.4f}")
     assert nats[1] - nats[0] < 0.012

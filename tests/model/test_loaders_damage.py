@@ -70,6 +70,12 @@ def test_damaged_tensor(broken: Path, change: Callable[[Tensors], object], words
     assert words in message
 
 
+def test_a_head_that_is_not_tied_must_be_there(broken: Path) -> None:
+    """D19; that a tied one is the embedding is in test_loaders and test_oracle, that nothing starts in test_cli."""
+    edit_json(broken / "config.json", tie_word_embeddings=False)
+    assert "lm_head.weight is missing" in refusal(broken)
+
+
 def test_overflow_in_a_narrower_dtype(broken: Path) -> None:
     edit_tensors(broken / "model.safetensors", lambda tensors: spoil(tensors, 3.4e38))  # rounds to bfloat16 infinity
     open_checkpoint(broken).weights(torch.float32)

@@ -13,10 +13,9 @@ from transformers import AutoModelForCausalLM
 from checkpoints import write_hf_checkpoint
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.export import export_hf
-from ghostkv.model.threads import compute
 from ghostkv.request import Message
 from ghostkv.text.template import ChatTemplate
-from model.lab import Lab, request
+from model.lab import Lab, request, teacher_forced
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -111,9 +110,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers_is(
         ids = prompt + engine.run([request(str(i), prompt, TOKENS)]).ids[str(i)]
         truth = all_logits(reference, ids[:-1]).log_softmax(-1)
         table = np.arange(100, 100 + len(ids) // 16 + 1, dtype=np.int32)
-        with compute(lab.threads):
-            pieces = [logits.float() for _, logits in engine.runner.teacher_forced(ids[:-1], 0, table)]
-        ours = torch.cat(pieces)
+        ours = teacher_forced(engine.runner, ids[:-1], table)
         theirs = all_logits(half, ids[:-1])
         best = truth.topk(2).values
         clear = best[:, 0] - best[:, 1] > 1

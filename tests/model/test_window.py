@@ -20,7 +20,7 @@ from ghostkv.request import Sampling, SegmentRequest, Window
 from ghostkv.residency import policy
 from ghostkv.residency.sink_window import SinkWindow
 from ghostkv.step import Draw, Row, StepPlan
-from model.lab import GREEDY, ROWS, SEQUENCES, Lab, Run, renamed, request, same_bits
+from model.lab import GREEDY, ROWS, SEQUENCES, Lab, Run, renamed, request, same_bits, score
 from model.window_reference import reference_logits
 
 SEEDED = Sampling(temperature=0.9, top_p=0.95, seed=11)
@@ -81,6 +81,11 @@ def test_the_definition_with_other_heads(wide: Lab, tmp_path: Path) -> None:
 def test_the_definition_on_the_real_model(smollm2_path: Path) -> None:
     lab = Lab(smollm2_path, torch.float32)
     check_against_reference(lab, smollm2_path, Window(4, 24), 70, 8)
+
+
+def test_two_hundred_steps_of_which_most_evict(narrow: Lab, small_hf: Path) -> None:
+    """D18. Rotary on a part of a head is no case of it: a checkpoint that wants it is refused (test_loaders_shape)."""
+    check_against_reference(narrow, small_hf, Window(4, 28), 20, 200)
 
 
 def test_past_the_context(narrow: Lab, small_hf: Path) -> None:
@@ -172,7 +177,7 @@ def test_scores(narrow: Lab, small_hf: Path, window: Window) -> None:
     weights = open_checkpoint(small_hf).weights(torch.float32)
     expected = reference_logits(weights, narrow.shape, ids, window.sinks, window.recent).log_softmax(dim=-1)
     table = np.arange(Ring(window).blocks, dtype=np.int32)[::-1].copy()
-    found = narrow.runner(len(table)).score(ids, 10, table, window)
+    found = score(narrow.runner(len(table)), ids, 10, table, window)
     assert found == pytest.approx([float(expected[at - 1, ids[at]]) for at in range(10, 120)], abs=1e-3)
 
 

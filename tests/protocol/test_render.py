@@ -31,7 +31,7 @@ def template(messages: Sequence[Message]) -> list[int]:
 
 def talk(*lines: str) -> tuple[Message, ...]:
     """`talk("user: hello you")`."""
-    return tuple(Message(*line.split(": ", 1)) for line in lines)
+    return tuple(Message(role, content) for role, _, content in (line.partition(": ") for line in lines))
 
 
 TALK = talk(
@@ -171,7 +171,9 @@ def test_lines_are_never_part_of_a_system_message() -> None:
             ("user: q1", "system: s", "assistant: a", "user: q2", "developer: d"),
             ("system: s", "user: q2", "developer: d"),
         ),
-        (("user: q", "assistant: call", "tool: r"), ("tool: r",)),
+        (("user: q", "assistant: call", "tool: r"), ("user: q", "assistant: call", "tool: r")),
+        (("assistant: call", "tool: r"), ("assistant: call", "tool: r")),
+        (("user: q1", "tool: r", "assistant: a", "user: q2"), ("user: q2",)),
         (("user: q1", "assistant: a1", "user: q2", "assistant: begun"), ("user: q2", "assistant: begun")),
         (("system: s", "assistant: hello"), ("system: s", "assistant: hello")),
     ],
@@ -186,7 +188,37 @@ def test_a_question_is_never_parted_from_its_answer() -> None:
     for allowance in range(30):
         ids = assembled(talk(*lines), allowance, tail=()).ids
         kept.add(next(n for n in range(len(lines)) if ids == ids_of(*lines[n:])))
-    assert kept == {0, 1, 4, 6}  # greeting; first exchange; question and call of the last result; the result alone
+    assert kept == {0, 1, 4}  # greeting; first exchange; question, call and result of the last
+
+
+def test_rounds_of_calls_go_oldest_first_and_results_never_without_their_calls() -> None:
+    first, second, third = (
+        ("assistant: call 1", "tool: r1", "tool: r1b"),
+        ("assistant: call 2", "tool: r2"),
+        ("assistant: call 3", "tool: r3"),
+    )
+    old = ("user: q0", "assistant: a0")
+    lines = (SYSTEM, *old, QUESTION, *first, *second, *third, "assistant: begun")
+    kept = []
+    for allowance in range(60):
+        prompting = Conversation.of(talk(*lines), template)
+        ids = prompting.compose(prompting.select(allowance)).ids
+        kept.append(ids)
+    latest = (*third, "assistant: begun")
+    expected = [
+        ids_of(SYSTEM, QUESTION, *latest),
+        ids_of(SYSTEM, QUESTION, *second, *latest),
+        ids_of(SYSTEM, QUESTION, *first, *second, *latest),
+        ids_of(*lines),
+    ]
+    assert list(dict.fromkeys(kept)) == expected
+    for allowance, ids in enumerate(kept):
+        assert ids == max((each for each in expected if len(each) <= allowance), key=len, default=expected[0])
+
+
+def test_the_lines_of_a_question_whose_tools_were_called_stand_in_the_question() -> None:
+    found = assembled(talk(QUESTION, "assistant: call", "tool: r"), None, ("fact",), tail=())
+    assert found.ids == ids_of("user: q3 q3 Known facts: fact", "assistant: call", "tool: r")
 
 
 def test_no_messages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from services import TOKENIZER, Scripted, Service, saying
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
+TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def events(service: Service, path: str, body: dict[str, Any]) -> list[Any]:
@@ -46,6 +48,7 @@ def test_a_reply_has_what_clients_read(scripted: Scripted) -> None:
     assert said.pop("payload_bytes") > 0
     assert said.pop("resident_tokens") == reply.usage.total_tokens - 1
     assert (said.pop("exact"), said.pop("residency"), said.pop("segments")) == (True, "segment", 1)
+    assert (said.pop("version"), said.pop("decisions"), len(said.pop("request_digest"))) == (1, [], 64)
     assert set(said.values()) == {0}  # nothing unseen, carried, recalled, condensed or dropped
     again = service.client.chat.completions.create(model="scripted", messages=HI)
     assert again.usage is not None
@@ -132,7 +135,7 @@ def test_content_parts_are_lines(small: Service) -> None:
 
 
 def test_control_strings_in_content_are_text(small: Service) -> None:
-    """A marker typed by a user costs as many tokens as text that is none, and ends nothing."""
+    """D20: a marker typed by a user costs as many tokens as text that is none, and ends nothing."""
     control = small.worker.tokenizer.control_ids
     counts = [
         sum(token_id in control for token_id in small.worker.context.template(turn_messages(content)))
@@ -148,6 +151,7 @@ def turn_messages(content: str) -> Any:
 
 
 def test_a_stop_string_over_several_tokens(scripted: Scripted) -> None:
+    """D04: nothing of it is ever sent, and what only looked like it comes out in the end."""
     service = scripted(saying("ABCDEFGH"))
     body = {"model": "scripted", "messages": HI, "temperature": 0, "stop": ["DEFG"]}
     whole = service.http.post("/v1/chat/completions", json=body).json()["choices"][0]
@@ -162,17 +166,54 @@ def test_a_stop_string_over_several_tokens(scripted: Scripted) -> None:
 
 
 def test_a_character_of_several_tokens(scripted: Scripted) -> None:
+    """D10: twenty at once, whole and streamed; log-probabilities have the bytes of the parts."""
     text = "é漢🙂👨‍👩‍👧"
     service = scripted(saying(text))
-    body = {"model": "scripted", "messages": HI, "logprobs": False}
-    assert service.http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] == text
-    chunks = events(service, "/v1/chat/completions", body)
-    assert text_of(chunks) == text
-    assert all("\ufffd" not in json.dumps(chunk, ensure_ascii=False) for chunk in chunks)
+    body = {"model": "scripted", "messages": HI, "logprobs": True}
+
+    def check(number: int) -> None:
+        if number % 2:
+            choice = service.http.post("/v1/chat/completions", json=body).json()["choices"][0]
+            said, entries = choice["message"]["content"], choice["logprobs"]["content"]
+        else:
+            chunks = events(service, "/v1/chat/completions", body)
+            said, choices = text_of(chunks), [choice for chunk in chunks for choice in chunk["choices"]]
+            assert all("\ufffd" not in choice["delta"].get("content", "") for choice in choices)
+            entries = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+        assert said == text
+        assert [entry["bytes"] for entry in entries[:-1]] == [[byte] for byte in text.encode()]  # the last ends it
+
+    with ThreadPoolExecutor(20) as threads:
+        list(threads.map(check, range(20)))
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_the_usage_chunk_comes_once_and_only_where_it_is_asked_for(scripted: Scripted, path: str) -> None:
+    """D11, with the two tests of usage beside it and, for a reply that is no stream, test_validation."""
+    service = scripted(saying("abc"))
+    body: dict[str, Any] = (
+        {"model": "scripted", "prompt": "assistant\n"}
+        if path == "/v1/completions"
+        else {
+            "model": "scripted",
+            "messages": HI,
+        }
+    )
+    for options in (None, {}, {"include_usage": False}, {"include_usage": True}):
+        chunks = events(service, path, body | {"stream_options": options})
+        with_usage = [chunk for chunk in chunks if chunk.get("usage")]
+        if options and options["include_usage"]:
+            assert with_usage == chunks[-1:] and chunks[-1]["choices"] == []
+            assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+            whole = service.http.post(path, json=body).json()["usage"]
+            assert {name: chunks[-1]["usage"][name] for name in TOTALS} == {name: whole[name] for name in TOTALS}
+        else:
+            assert with_usage == [] and all(chunk["choices"] for chunk in chunks)
 
 
 @pytest.mark.parametrize("body", [{"max_completion_tokens": 5}, {"max_tokens": 5}])
 def test_the_cap_under_both_names(scripted: Scripted, body: dict[str, Any]) -> None:
+    """D09."""
     service = scripted(saying("x" * 500))
     both = {"max_completion_tokens": 9, "max_tokens": 9} | body  # the smaller counts
     for sent in (body, both):
@@ -197,7 +238,7 @@ def test_running_usage(scripted: Scripted) -> None:
 def test_an_answer_of_many_segments(scripted: Scripted) -> None:
     """A session past the context, and what the reply says about it; `full` keeps and refuses what does not fit."""
     service = scripted(saying("word " * 400))
-    body: dict[str, Any] = {"model": "scripted", "messages": HI, "max_tokens": 900, "ignore_eos": True}
+    body: dict[str, Any] = {"model": "scripted", "messages": HI, "max_tokens": 900, "ignore_eos": True, "seed": 1}
     reply = service.http.post("/v1/chat/completions", json=body).json()
     assert reply["usage"]["completion_tokens"] == 900
     assert reply["ghostkv"]["segments"] > 3

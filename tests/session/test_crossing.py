@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import FakeBackend, Reciter, fake_capabilities
+from fakes import FakeBackend, Reciter, byte_tokenizer, fake_capabilities
 from ghostkv.backends.base import Capabilities, Load
 from ghostkv.protocol.plan import Node, Plan
 from ghostkv.protocol.rules import BoundaryRule, FixedBoundary
@@ -305,6 +305,12 @@ def test_what_stays(asked: Turn, reason: str) -> None:
     found = yard.events(asked)
     assert {(record.worker, record.reason) for record in records_of(found)} == {("w0", reason)}
     assert finished(found).exact == (asked.residency == "full")
+
+
+def test_a_structured_answer_is_one_segment_on_a_worker_of_its_vocabulary() -> None:
+    yard = two_vocabularies(lambda segment: 1)
+    records = records_of(yard.events(turn(40, grammar=byte_tokenizer().grammars.regex("x+"))))
+    assert [(record.worker, record.reason) for record in records] == [("w0", "its ids are of one vocabulary")]
 
 
 def test_a_worker_that_cannot_take_the_turn_or_is_ended_is_left_out() -> None:

@@ -130,6 +130,27 @@ def test_text_crosses_between_tokenizers(fleet: Worker, small_hf: Path, tmp_path
         plain.close()
 
 
+def test_ids_of_earlier_answers_mean_nothing_in_another_vocabulary(
+    fleet: Worker, small_hf: Path, tmp_path: Path
+) -> None:
+    fine, *_ = workers(fleet)
+    plain = open_worker(str(without_merges(small_hf, tmp_path / "plain")), CONFIG)
+    try:
+        ids = tuple(fine.tokenizer.encode("In the hall."))
+        assert tuple(plain.tokenizer.encode("In the hall.")) != ids
+        earlier = (Message("user", "Where?"), Message("assistant", "In the hall.", ids))
+        prompts = []
+        for known in (ids, ()):
+            talk = (earlier[0], replace(earlier[1], ids=known), *LIGHT)
+            tried, requests = recording(plain)
+            answered(in_turns([fine, tried]), replace(TURN, messages=talk))
+            assert requests
+            prompts.append([request.prompt for request in requests])
+        assert prompts[0] == prompts[1]
+    finally:
+        plain.close()
+
+
 def recording(worker: Worker) -> tuple[Worker, list[SegmentRequest]]:
     """A worker whose requests are noted."""
     requests: list[SegmentRequest] = []

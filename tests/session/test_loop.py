@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from ghostkv.request import (
 from ghostkv.residency import SegmentBudget, policy
 from ghostkv.session.chain import Chain
 from ghostkv.session.context import TurnContext
+from ghostkv.session.digest import turn_digest
 from ghostkv.session.loop import run
 from ghostkv.session.turn import Event, Finished, Output, Phases, SegmentRecord, Turn
 
@@ -141,7 +143,8 @@ def test_records_and_the_end() -> None:
     backend = FakeBackend(STORY)
     found = events(backend, turn(max_tokens=40), context_for(backend))
     records = [event for event in found if isinstance(event, SegmentRecord)]
-    head = len(template((SYSTEM, ASK)))
+    head_ids = template((SYSTEM, ASK))
+    head = len(head_ids)
     assert [record.index for record in records] == [0, 1, 2, 3]
     assert [record.boundary and record.boundary.kind for record in records] == ["word", "sentence", "word", None]
     assert [record.usage.prompt_tokens for record in records] == [head, head + 7, head + 8, head + 5]
@@ -157,7 +160,25 @@ def test_records_and_the_end() -> None:
         exact=False,
         unseen_tokens=0,
         segments=tuple(records),
+        digest=turn_digest(turn(max_tokens=40), head_ids),
     )
+
+
+def test_what_each_segment_leaves_is_told_before_its_record() -> None:
+    backend = FakeBackend(STORY)
+    said: list[Any] = []
+
+    async def collect() -> None:
+        async for event in run(backend, turn(max_tokens=40), context_for(backend), closed=said.append):
+            if isinstance(event, SegmentRecord):
+                said.append(event)
+
+    asyncio.run(collect())
+    assert [isinstance(each, SegmentRecord) for each in said] == [False, True] * 4
+    for carried, record in zip(said[::2], said[1::2], strict=True):
+        assert len(carried.memory.payload.data) == record.payload_bytes
+        assert carried.cursor.segment == record.index + 1
+    assert list(said[-2].memory.archive.ids) == backend.script[:40]
 
 
 def test_after_a_cap_the_next_segment_counts_from_the_start() -> None:
@@ -263,7 +284,7 @@ def test_the_request_carries_what_the_client_said() -> None:
     events(backend, asked, context_for(backend, eos=("\n",)))
     (request,) = backend.requests
     assert request.sampling == replace(sampling, terminators=(5, 4, backend.ids[b"\n"]))
-    assert request.tenant == "x"
+    assert request.tenant == asked.trust
     assert request.state.client_ids == frozenset(template((*OLD, ASK)))
     assert request.residency is policy("full")
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
-from ghostkv.request import Delta, SegmentRequest, Window
+from ghostkv.request import Delta, FinishReason, SegmentRequest, Window
+
+if TYPE_CHECKING:
+    from ghostkv.engine.engine import Engine
 
 SCORING = "score"
 """The tenant of what is scored. A request that is to share prefixes with it names it too."""
@@ -27,6 +30,7 @@ class Capabilities:
     kv_budget: int  # bytes of the pool
     block_tokens: int
     steering: tuple[str, ...] = ()  # control vectors that a request may name
+    grammar: bool = False  # output that must match a grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,57 @@ class Load:
 
     free_tokens: int  # slots that an admission could take
     waiting: int  # requests in line
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a backend holds about now, and what it has counted since it began.
+
+    Whoever asks is not on the engine's thread, so a step may be half counted; no counter ever goes back.
+    """
+
+    running: int  # requests
+    waiting: int  # requests
+    blocks: int  # of the pool
+    live_blocks: int
+    cached_blocks: int
+    free_blocks: int
+    peak_live_blocks: int
+    steps: int
+    step_seconds: float  # of forward passes
+    prefill_tokens: int  # prompt tokens computed
+    generated_tokens: int  # output tokens chosen
+    prompt_tokens: int  # of ended requests
+    cached_tokens: int  # of those, found in the prefix index
+    refused: int  # requests refused before any generation
+    waits_for_memory: int  # requests that were first in line and had to wait because blocks were missing
+    kept: int  # boundaries
+    flushed: int  # boundaries
+
+    @classmethod
+    def of(cls, engine: Engine) -> Self:
+        """Those of ghostkv's own engine; each number is read once, and blocks add up to the pool."""
+        stats, pool, occupancy = engine.stats, engine.scheduler.pool, engine.scheduler.occupancy()
+        free, cached = pool.free, pool.cached
+        return cls(
+            running=occupancy.running,
+            waiting=occupancy.waiting,
+            blocks=pool.num_blocks,
+            live_blocks=pool.num_blocks - free - cached,
+            cached_blocks=cached,
+            free_blocks=free,
+            peak_live_blocks=stats.peak_live_blocks,
+            steps=stats.steps,
+            step_seconds=stats.step_seconds,
+            prefill_tokens=stats.prefill_tokens,
+            generated_tokens=stats.generated_tokens,
+            prompt_tokens=stats.prompt_tokens,
+            cached_tokens=stats.cached_tokens,
+            refused=stats.refused,
+            waits_for_memory=stats.waits_for_memory,
+            kept=stats.boundaries_kept,
+            flushed=stats.finished[FinishReason.FLUSH.value],
+        )
 
 
 class Backend(Protocol):
@@ -47,8 +102,9 @@ class Backend(Protocol):
     def generate(self, request: SegmentRequest) -> AsyncIterator[Delta]:
         """Stream one segment; the last delta carries `finish`. Closing the iterator early cancels the request.
 
-        Raises InvalidRequest before any generation if the request can never fit, Overloaded if the line is full, and
-        EngineFault if the engine dies before the end.
+        Where `score` is a capability, `request.scores` is answered in the deltas' `prompt`, in order, and a request
+        with nothing `remaining` ends when its prompt is read. Raises InvalidRequest before any generation if the
+        request can never fit, Overloaded if the line is full, and EngineFault if the engine dies before the end.
         """
         ...
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
-from ghostkv.backends.base import SCORING, Capabilities, Load
+from ghostkv.backends.base import SCORING, Capabilities, Load, Stats
 from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
@@ -14,15 +16,37 @@ from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.service import AsyncEngine
 from ghostkv.engine.stats import EngineStats, StepTrace
-from ghostkv.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from ghostkv.errors import InvalidRequest
 from ghostkv.kv.pool import BlockPool
-from ghostkv.kv.ring import Ring
 from ghostkv.model.load import Announce, LoadedModel, load_model
-from ghostkv.request import Delta, SegmentRequest, Window, domain
+from ghostkv.request import (
+    BoundaryView,
+    Decision,
+    Delta,
+    GenerationState,
+    PromptScores,
+    Sampling,
+    SegmentRequest,
+    Window,
+)
 from ghostkv.step import BLOCK_TOKENS
 from ghostkv.text.detokenizer import Detokenizer
 from ghostkv.text.template import ChatTemplate
 from ghostkv.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The residency of a text that is read through `visible` and not continued."""
+
+    visible: Window | None
+    name: str = SCORING
+
+    def reserve(self, remaining: int) -> int:
+        return remaining
+
+    def at_boundary(self, view: BoundaryView) -> Decision:
+        return Decision.KEEP
 
 
 class EmbeddedBackend:
@@ -37,6 +61,7 @@ class EmbeddedBackend:
         scheduler = Scheduler(self._pool, limits, Detokenizer(model.checkpoint.tokenizer))
         self._engine = Engine(scheduler, model.runner, MonotonicClock(), trace)
         self._service = AsyncEngine(self._engine)
+        self._scorings = count()
 
     @classmethod
     def load(
@@ -75,6 +100,10 @@ class EmbeddedBackend:
         waiting = self._engine.scheduler.occupancy().waiting
         return Load(free_tokens=self._pool.available * BLOCK_TOKENS, waiting=waiting)
 
+    def snapshot(self) -> Stats:
+        """What the engine holds and has counted, about now."""
+        return Stats.of(self._engine)
+
     def capabilities(self) -> Capabilities:
         """What the embedded engine does: everything; exact where the numeric contract holds."""
         return Capabilities(
@@ -89,6 +118,7 @@ class EmbeddedBackend:
             kv_budget=self.model.blocks * self.model.block_bytes,
             block_tokens=BLOCK_TOKENS,
             steering=() if self.model.steering is None else self.model.steering.names,
+            grammar=True,
         )
 
     def generate(self, request: SegmentRequest) -> AsyncGenerator[Delta, None]:
@@ -96,38 +126,21 @@ class EmbeddedBackend:
         return self._service.generate(request)
 
     async def score(self, ids: Sequence[int], start: int, window: Window | None = None) -> list[float]:
-        """Log-probabilities of ids[start:]; runs between two steps of the engine, which wait for it."""
-        context = self.model.checkpoint.shape.context
+        """Log-probabilities of ids[start:], as an engine request among others."""
         if not 1 <= start < len(ids):
             raise InvalidRequest(f"scoring starts at token {start}, outside 1..{len(ids) - 1}", param="start")
-        if window is not None:
-            Ring(window).check_fits(self._pool.num_blocks, context)
-        elif len(ids) > min(context, self._pool.num_blocks * BLOCK_TOKENS):
-            raise ContextLengthExceeded(
-                f"This model's maximum context length is {context} tokens and the KV pool holds "
-                f"{self._pool.num_blocks * BLOCK_TOKENS}, but {len(ids)} are to be scored: context_length_exceeded",
-                param="prompt",
-            )
-
-        def run() -> list[float]:
-            pool = self._pool
-            if window is None:  # what is found of ids[:start] ends before the first token whose logits are needed
-                allocation = pool.admit(ids[:start], len(ids) - start, domain(SCORING))
-            else:
-                allocation = pool.admit_apart(Ring(window).blocks)
-            if allocation is None:
-                raise Overloaded(
-                    f"scoring {len(ids)} tokens needs KV blocks that running requests hold; try again later"
-                )
-            try:
-                scores = self.model.runner.score(ids, start, allocation.table, window, allocation.cached_tokens)
-                if window is None:
-                    pool.commit_filled(allocation, ids, len(ids) - 1)
-                return scores
-            finally:
-                pool.release(allocation)
-
-        return await asyncio.wrap_future(self._service.call(run))
+        request = SegmentRequest(
+            id=f"{SCORING}-{next(self._scorings)}",
+            prompt=tuple(ids),
+            sampling=Sampling(temperature=0.0),
+            state=GenerationState(),
+            residency=_Reading(window),
+            remaining=0,
+            tenant=SCORING,
+            scores=PromptScores(start),
+        )
+        async with aclosing(self.generate(request)) as deltas:
+            return [token.logprob async for delta in deltas for token in delta.prompt if token.logprob is not None]
 
     def cancel(self, request_id: str) -> None:
         """End a request within one step."""

@@ -35,7 +35,10 @@ class Limits:
 
 
 def reservation(request: SegmentRequest) -> int:
-    """Output tokens to reserve at admission: the policy's number, within what the session may still generate."""
+    """Output tokens to reserve at admission: the policy's number, within what the session may still generate.
+
+    0 for a prompt that is only read.
+    """
     return min(max(request.residency.reserve(request.remaining), 1), request.remaining)
 
 
@@ -43,20 +46,26 @@ def check_fits(request: SegmentRequest, pool: BlockPool, limits: Limits) -> None
     """Refuse a request that could not run even alone."""
     if not request.prompt:
         raise InvalidRequest("the prompt is empty: at least one token is needed to continue", param="prompt")
-    if request.remaining < 1:
-        raise InvalidRequest(f"max_tokens must be at least 1, not {request.remaining}", param="max_tokens")
+    if request.remaining < 0:
+        raise InvalidRequest(f"max_tokens must not be negative, as {request.remaining} is", param="max_tokens")
+    if request.grammar is not None and (request.residency.visible or reservation(request) < request.remaining):
+        raise InvalidRequest(
+            f"residency {request.residency.name!r} may let go of tokens inside a structure: all of it is reserved, or "
+            f"none of it runs",
+            param="residency",
+        )
     if (window := request.residency.visible) is not None:
         Ring(window).check_fits(pool.num_blocks, limits.max_context)
         return
     prompt, answer = len(request.prompt), reservation(request)
     # The last output token is never an input, so the pool holds one token more than it has slots.
-    context = min(limits.max_context, pool.num_blocks * pool.block_tokens + 1)
+    context = min(limits.max_context, pool.num_blocks * pool.block_tokens + min(answer, 1))
     if prompt + answer > context:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context} tokens, but the request needs {prompt + answer} "
             f"({prompt} in the prompt, {answer} for the answer): context_length_exceeded, "
             f"it exceeds the available context size. "
-            f"(It needs {pool.blocks_for(prompt + answer - 1)} KV blocks of {pool.block_tokens} tokens; "
+            f"(It needs {pool.blocks_for(prompt + max(answer, 1) - 1)} KV blocks of {pool.block_tokens} tokens; "
             f"the pool has {pool.num_blocks}, the model's own limit is {limits.max_context} tokens.)",
             param="prompt",
         )

@@ -51,6 +51,7 @@ class Engine:
     def step(self) -> list[Delta]:
         """Plan, run, commit: one forward pass and what it gave. With nothing to do, check the books instead."""
         plan = self.scheduler.plan(self._clock.now())
+        self.stats.waits_for_memory = self.scheduler.waits_for_memory
         if plan is None:
             self.scheduler.check_integrity()
             return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from ghostkv.engine.admission import Limits, check_fits, check_line, reservation
@@ -52,6 +52,7 @@ class Occupancy:
 class _Waiting:
     request: SegmentRequest
     since: float  # seconds, the engine's clock
+    short: bool = False  # it was first in line and blocks were missing
 
 
 class Scheduler:
@@ -60,6 +61,7 @@ class Scheduler:
     def __init__(self, pool: BlockPool, limits: Limits, detokenizer: Detokenizer) -> None:
         self.pool = pool
         self.limits = limits
+        self.waits_for_memory = 0  # requests that were first in line and had to wait because blocks were missing
         self._detokenizer = detokenizer
         self._arriving: OrderedDict[str, _Waiting] = OrderedDict()
         self._resuming: OrderedDict[str, _Waiting] = OrderedDict()  # next segments of answers that have begun
@@ -128,25 +130,28 @@ class Scheduler:
         return StepPlan(self._step - 1, now, tuple(rows))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Delta]:
-        """Take the result of the latest plan; one delta for each request that got a token."""
+        """Take the result of the latest plan; one delta for each request that has something to say."""
         draws = sum(row.draw is not None for row in plan.rows)
-        if plan.index != self._step - 1 or draws != len(result.tokens):
+        asked = sum(row.targets is not None for row in plan.rows)
+        if plan.index != self._step - 1 or (draws, asked) != (len(result.tokens), len(result.scored)):
             raise InvariantViolation(
-                f"step {plan.index} with {draws} draws is committed with {len(result.tokens)} tokens; "
-                f"the latest plan is step {self._step - 1}"
+                f"step {plan.index} with {draws} draws and {asked} rows to score is committed with "
+                f"{len(result.tokens)} tokens and {len(result.scored)} scores; the latest plan is step {self._step - 1}"
             )
-        tokens = iter(result.tokens)
+        tokens, scores = iter(result.tokens), iter(result.scored)
         deltas = []
         for row in plan.rows:
             token = next(tokens) if row.draw is not None else None
+            scored = next(scores) if row.targets is not None else ()
             sequence = self._running.get(row.request_id)
             if sequence is None:
                 continue  # cancelled while the step ran
             sequence.advance(row, result.seconds)
             if sequence.ring is None:
                 self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
-            if token is not None:
-                deltas.append(self._accept(sequence, token))
+            delta = self._result(sequence, token)
+            if delta is not None or scored:
+                deltas.append(replace(delta or Delta(row.request_id), prompt=scored))
         return deltas
 
     def check_integrity(self) -> None:
@@ -163,20 +168,36 @@ class Scheduler:
                 return
             request = waiting.request
             reserved = reservation(request)
+            line = self._resuming if request.id in self._resuming else self._arriving
             allocation = self._allocate(request, reserved)
             if allocation is None:
+                if not waiting.short:  # tried again in every step, counted once
+                    line[request.id] = replace(waiting, short=True)
+                    self.waits_for_memory += 1
                 return
-            (self._resuming if request.id in self._resuming else self._arriving).pop(request.id)
+            del line[request.id]
             sequence = Sequence(request, allocation, reserved, now - waiting.since, self._detokenizer)
             self._running[request.id] = sequence
             yield sequence
 
     def _allocate(self, request: SegmentRequest, reserved: int) -> Allocation | None:
-        """Blocks for the whole reservation, or for the window that the request sees through: None if there are none."""
+        """Blocks for the whole reservation, or for the window that the request sees through: None if there are none.
+
+        The token before the first one to be scored is always computed, as the last of a prompt is.
+        """
         window = request.residency.visible
-        if window is None:
-            return self.pool.admit(request.prompt, reserved, request.domain)
-        return self.pool.admit_apart(Ring(window).blocks)
+        if window is not None:
+            return self.pool.admit_apart(Ring(window).blocks)
+        prompt = request.prompt if request.scores is None else request.prompt[: request.scores.start]
+        return self.pool.admit(prompt, len(request.prompt) - len(prompt) + max(reserved, 1), request.domain)
+
+    def _result(self, sequence: Sequence, token: Token | None) -> Delta | None:
+        """What a computed row comes to: a token, or the end of a prompt that is only read, or nothing yet."""
+        if token is not None:
+            return self._accept(sequence, token)
+        if sequence.decoding and not sequence.request.remaining:
+            return self._finish(sequence, FinishReason.LENGTH)
+        return None
 
     def _accept(self, sequence: Sequence, token: Token) -> Delta:
         """One new token of one request: go on, cross a boundary, or finish."""
@@ -197,6 +218,8 @@ class Scheduler:
     def _decide(self, sequence: Sequence, kind: str) -> Decision:
         """Ask the policy; what it would keep is flushed where the reservation is used up and cannot be extended."""
         request = sequence.request
+        if request.grammar is not None:
+            return Decision.KEEP  # a structure is never flushed inside: all of it is reserved, see `check_fits`
         view = BoundaryView(
             kind=kind,
             resident=sequence.resident,
@@ -225,5 +248,5 @@ class Scheduler:
     ) -> Delta:
         del self._running[sequence.request.id]
         self.pool.release(sequence.allocation)
-        finish = Finish(reason, sequence.state(), sequence.usage())
+        finish = Finish(reason, sequence.state(), sequence.usage(), sequence.note)
         return Delta(sequence.request.id, () if token is None else (token,), text, boundary, finish)

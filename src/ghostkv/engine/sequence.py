@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from ghostkv.engine.constraint import Constraint
 from ghostkv.engine.randomness import uniform
 from ghostkv.engine.text_gate import Detokenizer, TextGate
 from ghostkv.kv.pool import Allocation
 from ghostkv.kv.ring import Ring
-from ghostkv.request import GenerationState, SegmentRequest, SegmentUsage, Verdict
-from ghostkv.step import Draw, Row
+from ghostkv.request import GenerationState, SegmentRequest, SegmentUsage, Stop, Verdict
+from ghostkv.step import Draw, Row, Targets
 
 
 class Sequence:
     """The record of a request between admission and finish."""
 
     __slots__ = (
+        "_constraint",
         "_counts",
         "_counts_view",
         "_decode_s",
@@ -52,6 +54,7 @@ class Sequence:
         self.gate = TextGate(detokenizer, request.state)
         window = request.residency.visible
         self.ring = None if window is None else Ring(window)  # where its tokens stand, if that is no plain order
+        self._constraint = None if request.grammar is None else Constraint(request.grammar)
         self._state = request.state
         self._counts = dict(request.state.counts)
         # A read-only live view: a copy for each step would cost time in all distinct tokens. It changes in commit only.
@@ -76,11 +79,12 @@ class Sequence:
         return self._row((self.tokens[-1],), self._draw())
 
     def prefill_row(self, budget: int) -> Row:
-        """At most `budget` prompt tokens; with a draw only if the last one is among them."""
+        """At most `budget` prompt tokens; with a draw only if the last one is among them and something is to follow."""
         end = min(self.prompt_tokens, self.filled + budget)
         if self.ring is not None:
             end = min(end, self.ring.chunk_end(self.filled))
-        return self._row(self.request.prompt[self.filled : end], self._draw() if end == self.prompt_tokens else None)
+        draw = self._draw() if end == self.prompt_tokens and self.request.remaining else None
+        return self._row(self.request.prompt[self.filled : end], draw, self._targets(end))
 
     def advance(self, row: Row, seconds: float) -> None:
         """`row` was computed in a step of `seconds`."""
@@ -91,12 +95,20 @@ class Sequence:
         self.filled = row.start + len(row.tokens)
 
     def accept(self, token_id: int) -> Verdict:
-        """Append one output token and say what the rules think of it."""
+        """Append one output token and say what the rules think of it, and then what the grammar does."""
         self.tokens.append(token_id)
         self.generated += 1
         self.emitted += 1
         self._counts[token_id] = self._counts.get(token_id, 0) + 1
-        return self.gate.feed(token_id)
+        verdict = self.gate.feed(token_id)
+        if self._constraint is None or isinstance(verdict, Stop):
+            return verdict
+        return self._constraint.accept(token_id) or verdict
+
+    @property
+    def note(self) -> str:
+        """What led to a dead end of the grammar; "" where there is none."""
+        return "" if self._constraint is None else self._constraint.note
 
     def state(self) -> GenerationState:
         """What the session's next request takes."""
@@ -121,22 +133,34 @@ class Sequence:
             decode_s=self._decode_s,
         )
 
-    def _row(self, tokens: tuple[int, ...], draw: Draw | None) -> Row:
+    def _row(self, tokens: tuple[int, ...], draw: Draw | None, targets: Targets | None = None) -> Row:
         request = self.request
         window = None if self.ring is None else self.ring.window
-        return Row(request.id, tokens, self.filled, self.allocation.table, draw, request.steering, window)
+        return Row(request.id, tokens, self.filled, self.allocation.table, draw, request.steering, window, targets)
+
+    def _targets(self, end: int) -> Targets | None:
+        """What a row of prompt tokens that ends before `end` says about the tokens that follow each."""
+        asked = self.request.scores
+        if asked is None:
+            return None
+        first = max(self.filled, asked.start - 1)
+        ids = self.request.prompt[first + 1 : end + 1]
+        return Targets(first - self.filled, ids, asked.best) if ids else None
 
     def _draw(self) -> Draw:
         sampling = self.request.sampling
         masked = sampling.terminators if self.emitted < sampling.min_tokens else ()
-        if self._plain_draw is not None and not masked:
+        allowed = None
+        if self._constraint is not None:
+            allowed, masked = self._constraint.allowed(masked), ()
+        elif self._plain_draw is not None and not masked:
             return self._plain_draw
         greedy = sampling.temperature == 0
         number = 0.0 if greedy else uniform(sampling.seed, sampling.choice, sampling.node, self.emitted)
-        return Draw(sampling, number, masked, self._state.client_ids, self._counts_view)
+        return Draw(sampling, number, masked, self._state.client_ids, self._counts_view, allowed)
 
     def _constant_draw(self) -> Draw | None:
-        """The draw of every unmasked greedy token; None where draws differ from token to token."""
+        """The draw of every greedy token of which nothing is masked; None where draws differ from token to token."""
         if self.request.sampling.temperature != 0:
             return None
         return Draw(self.request.sampling, 0.0, (), self._state.client_ids, self._counts_view)

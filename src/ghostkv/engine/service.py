@@ -8,6 +8,7 @@ error.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from ghostkv.engine.engine import Engine
 from ghostkv.errors import EngineFault, GhostError, InvalidRequest, Overloaded
 from ghostkv.request import Delta, SegmentRequest
 
+_log = logging.getLogger(__name__)
 _SETTLE_S = 0.05  # idle for this long is idle: the next segment of a session usually arrives within it
 
 T = TypeVar("T")
@@ -224,6 +226,8 @@ class AsyncEngine:
         """Take no more commands, and answer every caller that still waits."""
         with self._gate:
             self._fault, self._ended = fault, why
+        if fault is not None:
+            _log.critical("%s", why, exc_info=fault)
         while (command := self._poll()) is not None:
             if isinstance(command, _Add):
                 self._outbox.append((command.stream, self._error()))

@@ -55,6 +55,7 @@ class EngineStats:
     prompt_tokens: int = 0  # of finished requests
     added: int = 0  # requests taken into the line
     refused: int = 0  # requests answered with an error before any generation
+    waits_for_memory: int = 0  # requests that were first in line and had to wait because blocks were missing
     boundaries_kept: int = 0
     peak_live_blocks: int = 0
     finished: Counter[str] = field(default_factory=Counter)  # requests by finish reason
@@ -65,7 +66,7 @@ class EngineStats:
         self.step_seconds += trace.seconds
         self.prefill_tokens += trace.prefill_tokens
         self.decode_tokens += trace.decode_rows
-        self.generated_tokens += len(deltas)  # a step's delta carries one token
+        self.generated_tokens += sum(len(delta.tokens) for delta in deltas)
         self.peak_live_blocks = max(self.peak_live_blocks, trace.live_blocks)
         for delta in deltas:
             if delta.finish is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +57,7 @@ class Batch:
     sequences: Ints  # [rows], the row of `tables` that the token reads
     tables: Ints  # [sequences * width], flat block tables
     width: int  # blocks per table
-    heads: Longs  # [requests with a draw], rows whose logits are needed
+    heads: Longs  # rows whose logits are needed: of each draw, then of each target
     every_row: Longs  # [rows], 0, 1, 2, ...
     plain: Longs  # rows that see all tokens before them
     windowed: WindowedRows | None  # the others
@@ -97,9 +97,20 @@ class Batch:
             sequences=sequences.astype(np.int32),
             tables=tables.reshape(-1),
             width=tables.shape[1],
-            heads=np.array([end - 1 for end, row in zip(ends, plan.rows) if row.draw is not None], dtype=np.int64),
+            heads=np.array([*_drawing(plan, ends), *_scoring(plan, ends)], dtype=np.int64),
             every_row=every_row,
             plain=plain,
             windowed=windowed,
             steerings=tuple(row.steering for row in plan.rows),
         )
+
+
+def _drawing(plan: StepPlan, ends: Longs) -> Iterator[int]:
+    return (end - 1 for end, row in zip(ends.tolist(), plan.rows) if row.draw is not None)
+
+
+def _scoring(plan: StepPlan, ends: Longs) -> Iterator[int]:
+    for end, row in zip(ends.tolist(), plan.rows):
+        if row.targets is not None:
+            first = end - len(row.tokens) + row.targets.first
+            yield from range(first, first + len(row.targets.ids))

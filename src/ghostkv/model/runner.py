@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from ghostkv.model.ops import Ops
 from ghostkv.model.sampler import Sampler
 from ghostkv.model.steering import NO_SHIFTS, Steerer
 from ghostkv.model.threads import compute
-from ghostkv.request import Sampling, Window
-from ghostkv.step import BlockTable, Draw, Row, StepPlan, StepResult
+from ghostkv.request import Sampling, Token, Window
+from ghostkv.step import BlockTable, Draw, Row, StepPlan, StepResult, Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,14 @@ class ModelRunner:
         """Compute the plan's rows and draw its tokens."""
         start = time.perf_counter()
         draws = [row.draw for row in plan.rows if row.draw is not None]
+        targets = [row.targets for row in plan.rows if row.targets is not None]
         with compute(self._limits.threads):
             logits = self.forward(plan)
             computed = time.perf_counter()
             tokens = self._sampler.sample(logits, draws) if draws else ()
+            scored = self._score(len(draws), targets)
         end = time.perf_counter()
-        return StepResult(tokens, end - start, end - computed)
+        return StepResult(tokens, end - start, end - computed, scored)
 
     def warm_up(self) -> None:
         """Compile every routine that a request needs; writes to block 0, so before anything is stored."""
@@ -69,38 +72,10 @@ class ModelRunner:
 
         Call under `threads.compute`.
         """
-        return self._logits_of(Batch.of(plan))
-
-    def score(
-        self, ids: Sequence[int], start: int, table: BlockTable, window: Window | None = None, filled: int = 0
-    ) -> list[float]:
-        """Natural log-probability of each of ids[start:] given all before it that `window` shows (start >= 1).
-
-        Writes their KV to `table`, where that of the first `filled` tokens (at most start - 1) is already.
-        """
-        found: list[float] = []
-        with compute(self._limits.threads):
-            for at, logits in self.teacher_forced(ids[:-1], start - 1, table, window, filled):
-                targets = ids[at + 1 : at + 1 + len(logits)]
-                found += self._sampler.log_probabilities(logits, targets)
-        return found
-
-    def teacher_forced(
-        self, ids: Sequence[int], start: int, table: BlockTable, window: Window | None = None, filled: int = 0
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Logits of positions `start` on, as (first position, rows), in pieces. Call under `threads.compute`."""
-        at = filled
-        while at < len(ids):
-            end = at + min(self._limits.sequences, self._limits.rows)
-            if window is not None:
-                end = min(end, Ring(window).chunk_end(at))
-            row = Row("score", tuple(ids[at:end]), at, table, None, window=window)
-            first = max(start - at, 0)
-            heads = np.arange(first, len(row.tokens))
-            logits = self._logits_of(replace(Batch.of(StepPlan(0, 0.0, (row,))), heads=heads))
-            if len(heads):
-                yield at + first, logits
-            at += len(row.tokens)
+        batch = Batch.of(plan)
+        shifts = NO_SHIFTS if self._steerer is None else self._steerer.shifts(batch)
+        self._model.forward(batch, self._kv, self._buffers, self._ops, shifts)
+        return self._logits(0, sum(row.draw is not None for row in plan.rows))
 
     def residuals(self, ids: Sequence[int], layer: int, table: BlockTable) -> torch.Tensor:
         """The residual stream after block `layer`, float32 [len(ids), hidden], in the basis of the checkpoint.
@@ -119,10 +94,21 @@ class ModelRunner:
             basis = model.to_residual(torch.eye(model.shape.hidden, device=model.embedding.device))
             return torch.cat(pieces) @ basis.T
 
-    def _logits_of(self, batch: Batch) -> torch.Tensor:
-        shifts = NO_SHIFTS if self._steerer is None else self._steerer.shifts(batch)
-        self._model.forward(batch, self._kv, self._buffers, self._ops, shifts)
-        heads = len(batch.heads)
-        if heads == 0:
-            return self._buffers.normed.new_empty(0, self._model.shape.vocab)
-        return self._ops.linear(self._buffers.normed, self._model.head, heads)[:heads]
+    def _score(self, done: int, targets: Sequence[Targets]) -> tuple[tuple[Token, ...], ...]:
+        """The targets' tokens, whose heads follow the `done` ones of the draws."""
+        asked = [(token_id, row.best) for row in targets for token_id in row.ids]
+        found: list[Token] = []
+        for at in range(0, len(asked), self._limits.sequences):  # the most rows that the head's product is checked for
+            piece = asked[at : at + self._limits.sequences]
+            found += self._sampler.score(self._logits(done + at, len(piece)), piece)
+        tokens = iter(found)
+        return tuple(tuple(islice(tokens, len(row.ids))) for row in targets)
+
+    def _logits(self, first: int, count: int) -> torch.Tensor:
+        """Logits [count, vocabulary] of the heads from `first` on; those before them are then lost."""
+        normed = self._buffers.normed
+        if count == 0:
+            return normed.new_empty(0, self._model.shape.vocab)
+        if first:  # products read from the buffer's beginning, where there is room to pad
+            normed[:count] = normed[first : first + count].clone()
+        return self._ops.linear(normed, self._model.head, count)[:count]

@@ -40,12 +40,13 @@ class Sampler:
             token or self._draw(array, row * self._vocab, draw) for row, (token, draw) in enumerate(zip(tokens, draws))
         )
 
-    def log_probabilities(self, logits: torch.Tensor, targets: Sequence[int]) -> list[float]:
-        """Natural log-probability of targets[i] under row i."""
-        array, found = _flat(logits), []
-        for row, target in enumerate(targets):
-            vocabulary.widen(array, row * self._vocab, self._vocab, self._scores)
-            found.append(float(self._scores[target]) - vocabulary.log_sum_exp(self._scores, self._vocab))
+    def score(self, logits: torch.Tensor, targets: Sequence[tuple[int, int]]) -> list[Token]:
+        """For row i, token id targets[i][0] with its log-probability and the targets[i][1] best ones."""
+        array, scores, found = _flat(logits), self._scores, []
+        for row, (target, best) in enumerate(targets):
+            vocabulary.widen(array, row * self._vocab, self._vocab, scores)
+            total = vocabulary.log_sum_exp(scores, self._vocab)
+            found.append(Token(target, float(scores[target]) - total, _best(scores, best, total)))
         return found
 
     def _draw(self, logits: npt.NDArray[Any], at: int, draw: Draw) -> Token:
@@ -69,7 +70,7 @@ class Sampler:
 
 
 def adjust(scores: Scores, draw: Draw) -> None:
-    """Apply penalties, logit bias and masks to `scores` [vocabulary], in place.
+    """Apply penalties, logit bias, masks and the grammar's to `scores` [vocabulary], in place.
 
     Repetition penalty (Keskar 2019, CTRL): positive logits of seen ids are divided, negative ones multiplied. Presence
     and frequency penalties (OpenAI): logit -= presence + frequency * count, over the output alone.
@@ -89,6 +90,10 @@ def adjust(scores: Scores, draw: Draw) -> None:
         scores[token] += np.float32(bias)
     if draw.masked:
         scores[list(draw.masked)] = -np.inf
+    if draw.allowed is not None:  # last, so that nothing brings back what it leaves out
+        allowed = np.unpackbits(draw.allowed.view(np.uint8), bitorder="little")[: len(scores)]
+        np.putmask(scores[: len(allowed)], allowed == 0, -np.inf)
+        scores[len(allowed) :] = -np.inf  # rows of padding, which are no token's
 
 
 def _flat(logits: torch.Tensor) -> npt.NDArray[Any]:
@@ -99,13 +104,16 @@ def _flat(logits: torch.Tensor) -> npt.NDArray[Any]:
 def _is_plain_greedy(draw: Draw) -> bool:
     sampling = draw.sampling
     neutral = sampling.logprobs is None and not sampling.logit_bias and not draw.masked and not sampling.penalised
-    return sampling.temperature == 0.0 and neutral
+    return sampling.temperature == 0.0 and neutral and draw.allowed is None
 
 
 def _best(scores: Scores, count: int, total: float) -> tuple[tuple[int, float], ...]:
     """The `count` largest as (id, log-probability), lowest id first among equals."""
     if count == 0:
         return ()
+    if count == 1:
+        most = int(np.argmax(scores))
+        return ((most, float(scores[most]) - total),)
     least = np.partition(scores, len(scores) - count)[len(scores) - count]
     candidates = np.flatnonzero(scores >= least)
     order = candidates[np.lexsort((candidates, -scores[candidates]))][:count]

@@ -1,12 +1,14 @@
 """Assembles a segment's prompt from what may stand in it. Pure; the caller decides what to carry and how much.
 
 Claims on the prompt, in order, each whole or not at all:
-1 system and developer messages; 2 the last user or tool message, with any answer begun after it; 3 the tail of the
-open answer; 4 earlier exchanges, newest first, up to the first that does not fit; 5 the state block; 6 recalled
-sentences. Claims 1 to 3 are always in. Tail ids follow the rendered generation prompt as they are: generated ids are
-never tokenised again. State block and recalled sentences are quoted lines in the last user or tool message, which every
-template renders, and never part of a system message. A raw completion has no messages: its prompt is all head, and the
-lines stand between prompt and tail.
+1 system and developer messages (and tool definitions, which the template adds to every prompt); 2 the last user
+message, and if tools were called for it the last results with the calls that they answer, and any answer begun after
+that; 3 the tail of the open answer; 4 what came before, newest first, up to the first that does not fit: earlier rounds
+of calls, then earlier exchanges; 5 the state block; 6 recalled sentences. Claims 1 to 3 are always in, and a result is
+never parted from its call. Tail ids follow the rendered generation prompt as they are: generated ids are never
+tokenised again. State block and recalled sentences are quoted lines in the last user message, which every template
+renders (in a tool message where there is no user's), and never part of a system message. A raw completion has no
+messages: its prompt is all head, and the lines stand between prompt and tail.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ghostkv.errors import InvalidRequest
+from ghostkv.protocol.exchanges import SYSTEM, Exchanges
 from ghostkv.protocol.state import NO_BLOCK, Block
 from ghostkv.request import Message
 
@@ -25,9 +27,6 @@ Template = Callable[[Sequence[Message]], Sequence[int]]
 Encode = Callable[[str], Sequence[int]]
 """Ordinary text -> ids; it never yields a control id."""
 
-_SYSTEM = ("system", "developer")
-_ASKING = ("user", "tool")
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -36,7 +35,7 @@ class Selection:
     ids: tuple[int, ...]
     visible: frozenset[int]  # indices of the messages among them
     dropped: int  # tokens of the client's prompt that are not among them
-    exchanges: int  # earlier exchanges among them, counted from the newest
+    exchanges: int  # earlier exchanges and rounds among them, counted from the newest
     free: int | None  # prompt tokens left beside them; None where nothing bounds the prompt
 
 
@@ -93,31 +92,29 @@ class Conversation:
     messages: tuple[Message, ...]
     template: Template
     renderer: Renderer
-    asking: int  # index of the last user or tool message
-    exchanges: tuple[tuple[int, ...], ...]  # message indices of each earlier exchange, oldest first
+    exchanges: Exchanges
 
     @classmethod
     def of(cls, messages: Sequence[Message], template: Template, renderer: Renderer = notes) -> Conversation:
-        """Where nobody asks, the last message stands for the question. Raises InvalidRequest for no messages."""
-        if not messages:
-            raise InvalidRequest("messages must not be empty", param="messages")
-        asking = max((i for i, message in enumerate(messages) if message.role in _ASKING), default=len(messages) - 1)
-        exchanges: list[list[int]] = []
-        previous = ""
-        for i, message in enumerate(messages[:asking]):
-            if message.role in _SYSTEM:
-                continue
-            # Messages before the first question, and questions in a row, belong to one exchange.
-            if not exchanges or (message.role == "user" and previous != "user"):
-                exchanges.append([])
-            exchanges[-1].append(i)
-            previous = message.role
-        return cls(tuple(messages), template, renderer, asking, tuple(map(tuple, exchanges)))
+        """Raises InvalidRequest for no messages."""
+        return cls(tuple(messages), template, renderer, Exchanges.of(messages))
+
+    @property
+    def asking(self) -> int:
+        """Index of the message that asks."""
+        return self.exchanges.asking
 
     @property
     def question(self) -> str:
-        """The last user or tool message."""
+        """What the last user asked."""
         return self.messages[self.asking].content
+
+    @property
+    def longest(self) -> int:
+        """Index of the longest message, the question or a result, that stands in every prompt."""
+        latest = range(self.exchanges.latest, len(self.messages))
+        results = (i for i in latest if self.messages[i].role == "tool")
+        return max((self.asking, *results), key=lambda i: len(self.messages[i].content))
 
     @property
     def head(self) -> tuple[Message, ...]:
@@ -127,8 +124,9 @@ class Conversation:
     def select(self, allowance: int | None, tail: int = 0) -> Selection:
         """See Prompting."""
         whole = self.template(self.messages)
-        newest = len(self.exchanges) if allowance is None else self._newest(allowance - tail)
-        ids = whole if newest == len(self.exchanges) else self.template(self._with(newest))
+        earlier = len(self.exchanges.earlier)
+        newest = earlier if allowance is None else self._newest(allowance - tail)
+        ids = whole if newest == earlier else self.template(self._with(newest))
         return Selection(
             ids=tuple(ids),
             visible=frozenset(self._indices(newest)),
@@ -149,17 +147,16 @@ class Conversation:
 
     def _newest(self, room: int) -> int:
         """How many exchanges, counted from the newest, fit together with the head."""
-        for newest in range(1, len(self.exchanges) + 1):
+        for newest in range(1, len(self.exchanges.earlier) + 1):
             if len(self.template(self._with(newest))) > room:
                 return newest - 1
-        return len(self.exchanges)
+        return len(self.exchanges.earlier)
 
     def _indices(self, newest: int) -> list[int]:
         """Messages of head and the `newest` last exchanges, in the client's order."""
-        kept = {i for exchange in self.exchanges[len(self.exchanges) - newest :] for i in exchange}
-        return [
-            i for i, message in enumerate(self.messages) if i >= self.asking or i in kept or message.role in _SYSTEM
-        ]
+        asking, latest, earlier = self.exchanges.asking, self.exchanges.latest, self.exchanges.earlier
+        kept = {asking, *(i for unit in earlier[len(earlier) - newest :] for i in unit)}
+        return [i for i, message in enumerate(self.messages) if i >= latest or i in kept or message.role in SYSTEM]
 
     def _with(self, newest: int, lines: Sequence[str] = (), *, begun: bool = False) -> tuple[Message, ...]:
         """Head and the `newest` last exchanges, the question with `lines`."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
+from starlette.middleware.cors import CORSMiddleware
 
 from ghostkv.server import errors
+from ghostkv.server.access import KeyCheck
 from ghostkv.server.answers import ClientGone
 from ghostkv.server.chat import chat_routes
 from ghostkv.server.completions import completion_routes
-from ghostkv.server.intake import RequestIds
+from ghostkv.server.description import description_routes
+from ghostkv.server.health import health_routes
+from ghostkv.server.intake import Heads, RequestIds
+from ghostkv.server.metrics import metrics_routes
 from ghostkv.server.models import model_routes
+from ghostkv.server.responses import response_routes
 from ghostkv.server.serving import Serving
+from ghostkv.server.sessions import session_routes
+from ghostkv.server.tokenization import tokenization_routes
+from ghostkv.telemetry.calls import Calls
 
 _CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
 
@@ -20,10 +29,32 @@ def build_app(serving: Serving) -> FastAPI:
     # Bodies are parsed by the routes, so FastAPI could only describe them wrongly.
     app = FastAPI(title="ghostkv", openapi_url=None, redirect_slashes=False)
     errors.install(app)
+    app.add_middleware(Heads)
+    app.add_middleware(KeyCheck, access=serving.access)
+    if serving.access.cors_origins:  # outside the check: a preflight brings no key, and a refusal is to be read
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=serving.access.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=("x-request-id", "retry-after"),
+        )
+    watchers = (serving.metrics.watcher, serving.log)
+    app.add_middleware(Calls, watchers=watchers, clock=serving.metrics.clock)  # outside all that may refuse
     app.add_middleware(RequestIds)  # last, so outermost: every reply has an id
     app.add_exception_handler(ClientGone, _client_gone)
-    for router in (chat_routes(serving), completion_routes(serving), model_routes(serving)):
-        app.include_router(router)
+    app.include_router(metrics_routes(serving.metrics))
+    app.include_router(health_routes(serving))
+    for routes in (
+        chat_routes,
+        completion_routes,
+        response_routes,
+        tokenization_routes,
+        model_routes,
+        session_routes,
+        description_routes,
+    ):
+        app.include_router(routes(serving))
     return app
 
 

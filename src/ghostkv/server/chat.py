@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import uuid4
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from ghostkv.request import Message
+from ghostkv.request import Grammar
+from ghostkv.server.access import Tenant, tenant_of
 from ghostkv.server.answers import collect, unless_gone
 from ghostkv.server.chunks import Chunks
-from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, choices_of
+from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, choices_of, prompt_tokens
 from ghostkv.server.intake import parse
+from ghostkv.server.joined import Joined
 from ghostkv.server.logprobs import chat_logprobs
 from ghostkv.server.models import check_model
 from ghostkv.server.replies import whole
 from ghostkv.server.schema import ChatRequest, StreamOptions
 from ghostkv.server.serving import Serving
 from ghostkv.server.stream import respond
+from ghostkv.server.structure import grammar_of
+from ghostkv.server.tool_chat import CallingChoice
+from ghostkv.server.tool_grammar import calling_grammar
 from ghostkv.session.planning import check_plan
 from ghostkv.session.turn import Output, Turn
 from ghostkv.session.worker import Worker
 from ghostkv.text.tokenizer import Tokenizer
+
+CHAT = "chat.completions"
+"""What a session's record calls this endpoint."""
 
 
 def chat_routes(serving: Serving) -> APIRouter:
@@ -35,41 +45,88 @@ def chat_routes(serving: Serving) -> APIRouter:
         """Answer a conversation."""
         asked = await parse(request, ChatRequest)
         check_model(worker, asked.model)
-        envelope = Envelope(f"chatcmpl-{uuid4().hex}", "chat.completion", "chat.completion.chunk", worker, asked.n)
-        turns = await asyncio.to_thread(_turns, worker, asked, envelope.id)
-        writers: list[ChoiceWriter] = [
-            ChatChoice(index, worker.tokenizer if asked.logprobs else None) for index in range(asked.n)
-        ]
+        joined = Joined.of(serving, request, asked, CHAT)
+        asked = asked if joined is None else joined.settled(asked)
+        envelope = chat_envelope(worker, f"chatcmpl-{uuid4().hex}", asked)
+        tenant = tenant_of(request)
+        grammar = await _grammar(worker, asked, tenant.name)
+        turns = await asyncio.to_thread(_turns, worker, asked, envelope.id, tenant, joined, grammar)
         if asked.stream:
-            options = asked.stream_options or StreamOptions()
-            return await respond(serving, turns, lambda: Chunks(envelope, turns, writers, options))
-        answers = await unless_gone(request, collect(serving, turns))
-        return JSONResponse(whole(envelope, writers, answers, asked.ghostkv.residency))
+            score = partial(chat_score, envelope, asked, lambda: prompt_tokens(worker, turns, asked.n))
+            return await (respond(serving, turns, score) if joined is None else joined.respond(envelope, turns, score))
+        answers = await unless_gone(
+            request, collect(serving, turns) if joined is None else joined.collect(envelope, turns)
+        )
+        return JSONResponse(whole(envelope, _writers(worker, asked, envelope.id), answers, asked.ghostkv.residency))
 
     return router
 
 
-def _turns(worker: Worker, asked: ChatRequest, request_id: str) -> list[Turn]:
+def chat_envelope(worker: Worker, answer_id: str, asked: ChatRequest) -> Envelope:
+    """What is around the choices of a reply."""
+    return Envelope(answer_id, "chat.completion", "chat.completion.chunk", worker, asked.n)
+
+
+def chat_score(envelope: Envelope, asked: ChatRequest, prompt_tokens: Callable[[], int]) -> Chunks:
+    """How a stream writes the answers to `asked`."""
+    writers = _writers(envelope.worker, asked, envelope.id)
+    options = asked.stream_options or StreamOptions()
+    return Chunks(envelope, writers, options, asked.ghostkv.residency, prompt_tokens)
+
+
+def _turns(
+    worker: Worker,
+    asked: ChatRequest,
+    request_id: str,
+    tenant: Tenant,
+    joined: Joined | None,
+    grammar: Grammar | None,
+) -> list[Turn]:
     """One turn for each of the `n` answers; they share the seed."""
     limits = [limit for limit in (asked.max_tokens, asked.max_completion_tokens) if limit is not None]
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
+    calling = asked.calling
     turn = worker.checked(
         Turn(
             id=request_id,
             sampling=asked.sampling(seed=seed, logprobs=asked.top_logprobs if asked.logprobs else None),
             max_tokens=min(limits, default=0),
-            messages=tuple(Message(message.role, message.text) for message in asked.messages),
+            messages=asked.conversation if joined is None else joined.remembered(asked.conversation),
+            tools=calling.tools if calling else (),
             stop=tuple(asked.stop),
             stop_ids=tuple(asked.stop_token_ids),
             ignore_eos=asked.ignore_eos,
             residency=asked.ghostkv.residency,
+            strict=asked.ghostkv.strict,
+            tenant=tenant.name,
+            share_group=tenant.share_group,
             payload_budget=asked.ghostkv.payload_budget,
             long_prompt=asked.ghostkv.long_prompt,
             plan=asked.ghostkv.plan,
+            deadline_s=asked.ghostkv.deadline_s,
+            grammar=grammar,
         )
     )
     check_plan(turn, asked.n)
     return choices_of(turn, asked.n)
+
+
+async def _grammar(worker: Worker, asked: ChatRequest, domain: str) -> Grammar | None:
+    if asked.calling is None:
+        return await grammar_of(worker, asked.structure, domain)
+    return await calling_grammar(worker, asked.calling, asked.structure, domain)
+
+
+def _writers(worker: Worker, asked: ChatRequest, answer_id: str) -> list[ChoiceWriter]:
+    return [_writer(worker, asked, answer_id, index) for index in range(asked.n)]
+
+
+def _writer(worker: Worker, asked: ChatRequest, answer_id: str, index: int) -> ChoiceWriter:
+    logprobs = worker.tokenizer if asked.logprobs else None
+    calling = asked.calling
+    if calling is None:
+        return ChatChoice(index, logprobs)
+    return CallingChoice(index, logprobs, calling, answer_id, structured=asked.structure is not None)
 
 
 class ChatChoice:
@@ -83,15 +140,15 @@ class ChatChoice:
         """The role."""
         return self._chunk({"role": "assistant", "content": ""})
 
-    def piece(self, output: Output) -> Json | None:
+    def pieces(self, output: Output) -> Sequence[Json]:
         """Text, and the log-probabilities of the tokens that came with it."""
         if self._logprobs is None:
-            return self._chunk({"content": output.text}) if output.text else None
-        return self._chunk({"content": output.text}, chat_logprobs(self._logprobs, output.tokens))
+            return (self._chunk({"content": output.text}),) if output.text else ()
+        return (self._chunk({"content": output.text}, chat_logprobs(self._logprobs, output.tokens)),)
 
-    def closing(self, reason: str) -> Json:
+    def closing(self, reason: str) -> Sequence[Json]:
         """An empty delta."""
-        return self._chunk({}, None, reason)
+        return (self._chunk({}, None, reason),)
 
     def whole(self, text: str, output: Output, reason: str) -> Json:
         """A message."""

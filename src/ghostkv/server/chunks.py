@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ghostkv.errors import GhostError
-from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, counts, extension, finish_reason, prompt_tokens
+from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, counts, finish_reason
 from ghostkv.server.errors import error_body
 from ghostkv.server.schema import StreamOptions
 from ghostkv.server.stream import Frame
-from ghostkv.session.turn import Event, Finished, Output, Turn
+from ghostkv.session.turn import Event, Finished, Output
 
 
 class Chunks:
@@ -18,14 +18,19 @@ class Chunks:
     last = "data: [DONE]\n\n"
 
     def __init__(
-        self, envelope: Envelope, turns: Sequence[Turn], writers: Sequence[ChoiceWriter], options: StreamOptions
+        self,
+        envelope: Envelope,
+        writers: Sequence[ChoiceWriter],
+        options: StreamOptions,
+        residency: str,
+        prompt_tokens: Callable[[], int],
     ) -> None:
+        """`prompt_tokens` of all prompts, each counted once; asked for only where running usage is."""
         self._envelope = envelope
         self._writers = writers
-        self._residency = turns[0].residency
+        self._residency = residency
         self._options = options
-        running = options.continuous_usage_stats
-        self._prompt = prompt_tokens(envelope.worker, turns, envelope.per_prompt) if running else 0
+        self._prompt = prompt_tokens() if options.continuous_usage_stats else 0
         self._generated = 0
         self._ends: dict[int, Finished] = {}
 
@@ -38,13 +43,14 @@ class Chunks:
         writer = self._writers[index]
         if isinstance(event, Output):
             self._generated += len(event.tokens)
-            choice = writer.piece(event)
-            if choice is not None:
+            for choice in writer.pieces(event):
                 yield self._frame(choice)
         elif isinstance(event, Finished):
             self._ends[index] = event
-            last = writer.closing(finish_reason(event.reason))
-            yield self._frame(last, ghostkv=extension([event], self._residency))
+            *rest, last = writer.closing(finish_reason(event.reason))
+            for choice in rest:
+                yield self._frame(choice)
+            yield self._frame(last, ghostkv=self._envelope.extension([event], self._residency))
 
     def closing(self) -> Iterator[Frame]:
         """What comes after the end of all answers."""

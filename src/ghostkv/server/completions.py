@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from ghostkv.errors import InvalidRequest
+from ghostkv.request import Grammar, PromptScores, Token
+from ghostkv.server.access import Tenant, tenant_of
 from ghostkv.server.answers import collect, unless_gone
 from ghostkv.server.chunks import Chunks
-from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, choices_of
+from ghostkv.server.completion_schema import CompletionRequest
+from ghostkv.server.envelope import ChoiceWriter, Envelope, Json, choices_of, prompt_tokens
 from ghostkv.server.intake import parse
+from ghostkv.server.joined import Joined
 from ghostkv.server.logprobs import CompletionLogprobs
 from ghostkv.server.models import check_model
 from ghostkv.server.replies import whole
-from ghostkv.server.schema import CompletionRequest, StreamOptions
+from ghostkv.server.schema import StreamOptions
 from ghostkv.server.serving import Serving
 from ghostkv.server.stream import respond
+from ghostkv.server.structure import grammar_of
 from ghostkv.session.turn import Output, Turn
 from ghostkv.session.worker import Worker
 from ghostkv.text.tokenizer import Tokenizer
+
+COMPLETIONS = "completions"
+"""What a session's record calls this endpoint."""
 
 
 def completion_routes(serving: Serving) -> APIRouter:
@@ -34,75 +45,150 @@ def completion_routes(serving: Serving) -> APIRouter:
         """Continue raw prompts."""
         asked = await parse(request, CompletionRequest)
         check_model(worker, asked.model)
-        envelope = Envelope(f"cmpl-{uuid4().hex}", "text_completion", "text_completion", worker, asked.n)
-        turns = await asyncio.to_thread(_turns, worker, asked, envelope.id)
-        tokenizer = None if asked.logprobs is None else worker.tokenizer
-        writers: list[ChoiceWriter] = [CompletionChoice(index, tokenizer) for index in range(len(turns))]
+        joined = Joined.of(serving, request, asked, COMPLETIONS)
+        asked = asked if joined is None else joined.settled(asked)
+        envelope = completion_envelope(worker, f"cmpl-{uuid4().hex}", asked)
+        tenant = tenant_of(request)
+        grammar = await grammar_of(worker, asked.structure, tenant.name)
+        prompts, turns = await asyncio.to_thread(_turns, worker, asked, envelope.id, tenant, grammar)
+        writers = partial(_writers, worker, asked, prompts if asked.echo else ())
+        residency = turns[0].residency
         if asked.stream:
-            options = asked.stream_options or StreamOptions()
-            return await respond(serving, turns, lambda: Chunks(envelope, turns, writers, options))
-        answers = await unless_gone(request, collect(serving, turns))
-        return JSONResponse(whole(envelope, writers, answers, asked.ghostkv.residency))
+            counted = partial(prompt_tokens, worker, turns, asked.n)
+            score = partial(completion_score, envelope, asked, residency, counted, writers)
+            return await (respond(serving, turns, score) if joined is None else joined.respond(envelope, turns, score))
+        answers = await unless_gone(
+            request, collect(serving, turns) if joined is None else joined.collect(envelope, turns)
+        )
+        # Off the event loop: the log-probabilities of a long prompt are many objects.
+        return JSONResponse(await asyncio.to_thread(whole, envelope, writers(), answers, residency))
 
     return router
 
 
-def _turns(worker: Worker, asked: CompletionRequest, request_id: str) -> list[Turn]:
-    """`n` turns for each prompt, in order; all share the seed."""
+def completion_envelope(worker: Worker, answer_id: str, asked: CompletionRequest) -> Envelope:
+    """What is around the choices of a reply."""
+    return Envelope(answer_id, "text_completion", "text_completion", worker, asked.n)
+
+
+def completion_score(
+    envelope: Envelope,
+    asked: CompletionRequest,
+    residency: str,
+    prompt_tokens: Callable[[], int],
+    writers: Callable[[], Sequence[ChoiceWriter]] | None = None,
+) -> Chunks:
+    """How a stream writes the answers to `asked`; without `writers`, those to one prompt that is not echoed."""
+    made = writers() if writers else _writers(envelope.worker, asked, ())
+    return Chunks(envelope, made, asked.stream_options or StreamOptions(), residency, prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """One prompt as it was sent and as it is read."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+def _turns(
+    worker: Worker, asked: CompletionRequest, request_id: str, tenant: Tenant, grammar: Grammar | None
+) -> tuple[list[_Prompt], list[Turn]]:
+    """The prompts, and `n` turns for each of them, in order; all share the seed."""
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
-    prompts = [_ids(worker, prompt, asked.ghostkv.residency) for prompt in asked.prompt]
+    # Log-probabilities of a prompt are those of the whole, whatever the default is; what was asked for is not changed.
+    whole_prompt = asked.scores_prompt and "residency" not in asked.ghostkv.model_fields_set
+    residency = "full" if whole_prompt else asked.ghostkv.residency
+    prompts = [_read(worker, prompt, residency) for prompt in asked.prompt]
     turns = [
         worker.checked(
             Turn(
                 id=f"{request_id}-{at}",
                 sampling=asked.sampling(seed=seed, logprobs=asked.logprobs),
                 max_tokens=asked.max_tokens or 0,
-                prompt=prompt,
+                generates=asked.max_tokens != 0,
+                scores=PromptScores(best=asked.logprobs or 0) if asked.scores_prompt else None,
+                prompt=prompt.ids,
                 stop=tuple(asked.stop),
                 stop_ids=tuple(asked.stop_token_ids),
                 ignore_eos=asked.ignore_eos,
-                residency=asked.ghostkv.residency,
+                residency=residency,
+                strict=asked.ghostkv.strict,
+                tenant=tenant.name,
+                share_group=tenant.share_group,
                 payload_budget=asked.ghostkv.payload_budget,
                 long_prompt=asked.ghostkv.long_prompt,
                 plan=asked.ghostkv.plan,
+                deadline_s=asked.ghostkv.deadline_s,
+                grammar=grammar,
             )
         )
         for at, prompt in enumerate(prompts)
     ]
-    return [choice for turn in turns for choice in choices_of(turn, asked.n)]
+    return prompts, [choice for turn in turns for choice in choices_of(turn, asked.n)]
 
 
-def _ids(worker: Worker, prompt: str | list[int], residency: str) -> tuple[int, ...]:
+def _writers(worker: Worker, asked: CompletionRequest, echoes: Sequence[_Prompt]) -> list[ChoiceWriter]:
+    tokenizer = None if asked.logprobs is None else worker.tokenizer
+    return [
+        CompletionChoice(index, tokenizer, echoes[index // asked.n] if echoes else None)
+        for index in range(len(asked.prompt) * asked.n)
+    ]
+
+
+def _read(worker: Worker, prompt: str | list[int], residency: str) -> _Prompt:
     ids = worker.encode(prompt, residency) if isinstance(prompt, str) else tuple(prompt)
     if not ids:
         raise InvalidRequest("prompt is empty: at least one token is needed to continue", param="prompt")
-    return ids
+    return _Prompt(prompt if isinstance(prompt, str) else worker.tokenizer.decode(ids), ids)
 
 
 class CompletionChoice:
-    """`envelope.ChoiceWriter` for completions."""
+    """`envelope.ChoiceWriter` for completions; `echo` is what its text begins with."""
 
-    def __init__(self, index: int, logprobs: Tokenizer | None) -> None:
+    def __init__(self, index: int, logprobs: Tokenizer | None, echo: _Prompt | None = None) -> None:
         self._index = index
         self._logprobs = None if logprobs is None else CompletionLogprobs(logprobs)
+        self._echo = echo
 
-    def opening(self) -> None:
-        """Nothing."""
-
-    def piece(self, output: Output) -> Json | None:
-        """Text, and the log-probabilities of the tokens that came with it."""
-        if not output.text and self._logprobs is None:
+    def opening(self) -> Json | None:
+        """The prompt, if it is echoed, and its first token, which no log-probability belongs to."""
+        if self._echo is None:
             return None
-        return self._choice(output.text, output, None)
+        return self._choice(self._echo.text, self._opening_tokens(), None)
 
-    def closing(self, reason: str) -> Json:
+    def pieces(self, output: Output) -> Iterator[Json]:
+        """Text, and the log-probabilities of the tokens that came with it; those of the prompt come first."""
+        if output.prompt:
+            yield self._choice("", output.prompt, None)
+        if output.text or (output.tokens and self._logprobs is not None):
+            self._end_prompt()
+            yield self._choice(output.text, output.tokens, None)
+
+    def closing(self, reason: str) -> Sequence[Json]:
         """No text."""
-        return self._choice("", None, reason)
+        return (self._choice("", None, reason),)
 
     def whole(self, text: str, output: Output, reason: str) -> Json:
         """All of it."""
-        return self._choice(text, output, reason)
+        if self._echo is None or self._logprobs is None:
+            return self._choice((self._echo.text if self._echo else "") + text, output.tokens, reason)
+        read = self._logprobs.of((*self._opening_tokens(), *output.prompt))
+        echo = self._echo.text
+        self._end_prompt()
+        written = self._logprobs.of(output.tokens)
+        logprobs = {name: read[name] + written[name] for name in read}
+        return {"index": self._index, "text": echo + text, "logprobs": logprobs, "finish_reason": reason}
 
-    def _choice(self, text: str, output: Output | None, reason: str | None) -> Json:
-        logprobs = None if output is None or self._logprobs is None else self._logprobs.of(output.tokens)
+    def _opening_tokens(self) -> tuple[Token, ...]:
+        return () if self._echo is None else (Token(self._echo.ids[0]),)
+
+    def _end_prompt(self) -> None:
+        """What follows is the answer."""
+        if self._echo is not None and self._logprobs is not None:
+            self._logprobs.begin(len(self._echo.text))
+            self._echo = None
+
+    def _choice(self, text: str, tokens: Sequence[Token] | None, reason: str | None) -> Json:
+        logprobs = None if tokens is None or self._logprobs is None else self._logprobs.of(tokens)
         return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ghostkv.request import FinishReason
-from ghostkv.session.turn import Finished, Output, PlanRecord, Turn
+from ghostkv.server.extension import reply_extension
+from ghostkv.session.turn import Finished, Output, Turn
 from ghostkv.session.worker import Worker
 
 Json = dict[str, Any]
@@ -21,12 +22,12 @@ class ChoiceWriter(Protocol):
         """The chunk that comes before all others, if there is one."""
         ...
 
-    def piece(self, output: Output) -> Json | None:
-        """The chunk of some output; None if it has nothing to say."""
+    def pieces(self, output: Output) -> Iterable[Json]:
+        """The chunks of some output; none if it has nothing to say."""
         ...
 
-    def closing(self, reason: str) -> Json:
-        """The last chunk."""
+    def closing(self, reason: str) -> Iterable[Json]:
+        """The last chunks, at least one."""
         ...
 
     def whole(self, text: str, output: Output, reason: str) -> Json:
@@ -48,11 +49,15 @@ class Envelope:
     def whole(self, choices: Sequence[Json], ends: Sequence[Finished], residency: str) -> Json:
         """A reply that is not streamed."""
         usage = self.usage(ends)
-        return {**self._head(self.kind), "choices": choices, "usage": usage, "ghostkv": extension(ends, residency)}
+        return {**self._head(self.kind), "choices": choices, "usage": usage, "ghostkv": self.extension(ends, residency)}
 
     def chunk(self, choices: Sequence[Json], usage: Json | None = None, **more: Any) -> Json:
         """One event of a stream."""
         return {**self._head(self.chunk_kind), "choices": choices, "usage": usage, **more}
+
+    def extension(self, ends: Sequence[Finished], residency: str) -> Json:
+        """What ghostkv says about answers."""
+        return reply_extension(ends, residency, self.worker.manifest)
 
     def usage(self, ends: Sequence[Finished]) -> Json:
         """Token counts. A prompt counts once, whatever the number of answers to it; so do its cached tokens."""
@@ -75,32 +80,6 @@ class Envelope:
 def counts(prompt: int, completion: int) -> Json:
     """The three numbers of a usage object."""
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def extension(ends: Sequence[Finished], residency: str) -> Json:
-    """What ghostkv says about answers: whether they are exact, what was not seen at the end, what boundaries moved.
-
-    Token counts add up over segments and answers, but for `resident_tokens`, the most that one segment held.
-    """
-    segments = [segment for end in ends for segment in end.segments]
-    return {
-        "exact": all(end.exact for end in ends),
-        "residency": residency,
-        "segments": len(segments),
-        "unseen_tokens": sum(end.unseen_tokens for end in ends),
-        "condensed_tokens": sum(end.condensed_tokens for end in ends),
-        "resident_tokens": max((segment.usage.resident_tokens for segment in segments), default=0),
-        "carried_tokens": sum(segment.tail + segment.state for segment in segments),
-        "recalled_tokens": sum(segment.recalled for segment in segments),
-        "rehydrated_tokens": sum(segment.rehydrated for segment in segments),
-        "payload_bytes": max((segment.payload_bytes for segment in segments), default=0),
-        "payload_dropped": sum(end.segments[-1].payload_dropped for end in ends if end.segments),
-        **{name: value for end in ends if end.plan is not None for name, value in _planned(end, end.plan).items()},
-    }
-
-
-def _planned(end: Finished, plan: PlanRecord) -> Json:
-    return {"discarded_tokens": end.discarded_tokens, "plan": asdict(plan)}
 
 
 def finish_reason(reason: FinishReason) -> str:

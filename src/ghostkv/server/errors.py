@@ -11,16 +11,32 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ghostkv.errors import GhostError, InvalidRequest, Overloaded
+from ghostkv.errors import BodyTooLarge, DeadlineExceeded, Draining, GhostError, InvalidRequest, Overloaded, RateLimited
 
 _log = logging.getLogger(__name__)
-_RETRY_AFTER = {"retry-after": "1"}  # seconds
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def error_body(error: GhostError) -> dict[str, Any]:
     """The error object, as it stands in a reply or in a stream."""
     return _body(error.http_status, error.message, error.param, error.code)
+
+
+def unexpected(error: Exception) -> GhostError:
+    """What clients are told of a bug: its kind, and where to look."""
+    return GhostError(f"an unexpected {type(error).__name__}; see the server's log")
+
+
+def headers_of(error: GhostError) -> dict[str, str]:
+    """Headers of a reply with this error: when to send the request again, or that this would be of no use.
+
+    After a body that is too large the connection ends, since more of it may be on its way.
+    """
+    if isinstance(error, Overloaded | RateLimited | Draining):
+        return {"retry-after": str(error.retry_after)}
+    if isinstance(error, BodyTooLarge):
+        return {"connection": "close"}
+    return {"x-should-retry": "false"} if isinstance(error, DeadlineExceeded) else {}
 
 
 def invalid(error: ValidationError) -> InvalidRequest:
@@ -65,22 +81,23 @@ class Unexpected:
         except Exception as error:
             if begun:
                 raise
-            _log.exception("%s %s failed", scope.get("method"), scope.get("path"))
-            body = _body(500, f"an unexpected {type(error).__name__}; see the server's log", None, "internal_error")
-            await JSONResponse(body, 500)(scope, receive, send)
+            _log.exception("%s %r failed", scope.get("method"), scope.get("path"))
+            scope.setdefault("state", {})["error_code"] = GhostError.code
+            await JSONResponse(error_body(unexpected(error)), 500)(scope, receive, send)
 
 
 async def _ghost_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, GhostError):
         raise error
-    headers = _RETRY_AFTER if isinstance(error, Overloaded) else None
-    return JSONResponse(error_body(error), error.http_status, headers)
+    request.state.error_code = error.code  # for metrics and log
+    return JSONResponse(error_body(error), error.http_status, headers_of(error))
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     code = _HTTP_CODES.get(error.status_code, "http_error")
+    request.state.error_code = code
     message = f"{request.method} {request.url.path}: {error.detail}"
     return JSONResponse(_body(error.status_code, message, None, code), error.status_code, error.headers)
 

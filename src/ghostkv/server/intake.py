@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 from uuid import uuid4
 
@@ -11,11 +12,12 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ghostkv.errors import InvalidRequest
+from ghostkv.errors import BodyTooLarge, InvalidRequest
 from ghostkv.server.answers import ClientGone
 from ghostkv.server.errors import invalid
 
 _MOST_BYTES = 16 * 2**20
+_MOST_DISCARDED = 4 * _MOST_BYTES
 _ID_LENGTH = 128
 
 S = TypeVar("S", bound=BaseModel)
@@ -43,20 +45,62 @@ class RequestIds:
         await self._app(scope, receive, send_with_id)
 
 
+class Heads:
+    """ASGI middleware: HEAD is GET without a body, on every route, a stream's headers included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on as GET; what would follow the headers has nobody who takes it."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        begun, asked = asyncio.Event(), {**scope, "method": "GET"}
+
+        async def headers_only(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                scope.update({**asked, "method": "HEAD"})  # what routing found is of use outside as well
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                begun.set()
+
+        async def nobody() -> Message:
+            await begun.wait()
+            return {"type": "http.disconnect"}
+
+        await self._app(asked, nobody, headers_only)
+
+
 async def parse(request: Request, schema: type[S]) -> S:
     """The request's body as `schema`, whatever its content type says. Raises InvalidRequest."""
-    body = bytearray()
+    body = await _body(request)
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MOST_BYTES:
-                raise InvalidRequest(f"the body is larger than {_MOST_BYTES // 2**20} MiB")
-    except ClientDisconnect:
-        raise ClientGone from None
-    try:
-        return schema.model_validate_json(bytes(body))
+        return schema.model_validate_json(body)
     except ValidationError as error:
         raise invalid(error) from None
+    except RecursionError:
+        raise InvalidRequest("the body's objects and lists are nested too deeply") from None
+
+
+async def _body(request: Request) -> bytes:
+    """All bytes. Raises BodyTooLarge for one that is too large, after having read it.
+
+    A client that still writes would not read the reply, so the rest is taken in and forgotten, up to a point.
+    """
+    body, length = bytearray(), 0
+    try:
+        async for chunk in request.stream():
+            length += len(chunk)
+            if length <= _MOST_BYTES:
+                body += chunk
+            elif length > _MOST_DISCARDED:
+                break
+    except ClientDisconnect:
+        raise ClientGone from None
+    if length > _MOST_BYTES:
+        raise BodyTooLarge(f"the body is larger than {_MOST_BYTES // 2**20} MiB")
+    return bytes(body)
 
 
 def _request_id(scope: Scope) -> str:

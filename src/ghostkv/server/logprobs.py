@@ -35,7 +35,7 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token]) -> dict[str, An
 
 
 class CompletionLogprobs:
-    """`choices[].logprobs` of a completion, piece by piece: its offsets count characters from the answer's start."""
+    """`choices[].logprobs` of a completion, piece by piece: offsets count characters from the start of its text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -43,15 +43,24 @@ class CompletionLogprobs:
         self._undecoded = b""
         self._offset = 0
 
+    def begin(self, offset: int) -> None:
+        """The answer begins, at character `offset` of the text: what the prompt's last character lacks never comes."""
+        self._undecoded, self._offset = b"", offset
+
     def of(self, tokens: Sequence[Token]) -> dict[str, Any]:
-        """The next tokens. `top_logprobs` holds the chosen token besides the best ones."""
-        offsets, best = [], []
+        """The next tokens. `top_logprobs` holds the token itself besides the best ones.
+
+        A prompt's first token, which follows nothing, has null in both places.
+        """
+        offsets: list[int] = []
+        best: list[dict[str, float | None] | None] = []
         for token in tokens:
             offsets.append(self._offset)
             text, self._undecoded = self._detokenizer.feed(self._undecoded, token.id)
             self._offset += len(text)
             entries = dict([*token.top, (token.id, token.logprob)])
-            best.append({shown(self._tokenizer, token_id): _finite(value) for token_id, value in entries.items()})
+            named = {shown(self._tokenizer, token_id): _finite(value) for token_id, value in entries.items()}
+            best.append(None if token.logprob is None else named)
         return {
             "tokens": [shown(self._tokenizer, token.id) for token in tokens],
             "token_logprobs": [_finite(token.logprob) for token in tokens],

@@ -1,4 +1,4 @@
-"""GET /v1/models, /v1/models/{id} and /health."""
+"""GET /v1/models and /v1/models/{id}."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from fastapi import APIRouter
 
-from ghostkv.errors import EngineFault, ModelNotFound
+from ghostkv.errors import ModelNotFound
 from ghostkv.server.envelope import Json
 from ghostkv.server.serving import Serving
 from ghostkv.session.worker import Worker
@@ -35,13 +35,6 @@ def model_routes(serving: Serving) -> APIRouter:
         """The model of that id."""
         check_model(worker, name)
         return model
-
-    @router.get("/health")
-    async def health() -> Json:
-        """200 while requests are served, 503 from the moment the engine has stopped."""
-        if not worker.healthy():
-            raise EngineFault("the engine has stopped")
-        return {"status": "ok"}
 
     return router
 

@@ -18,5 +18,6 @@ def whole(envelope: Envelope, writers: Sequence[ChoiceWriter], answers: Sequence
             raise EngineFault("an answer has no end")
         ends.append(answer.finished)
         text = "".join(answer.text)
-        choices.append(writer.whole(text, Output(tuple(answer.tokens), text), finish_reason(answer.finished.reason)))
+        output = Output(tuple(answer.tokens), text, prompt=tuple(answer.prompt))
+        choices.append(writer.whole(text, output, finish_reason(answer.finished.reason)))
     return envelope.whole(choices, ends, residency)

@@ -1,20 +1,25 @@
 """The requests that clients send. Types and names only: ranges are `session.limits`'s, meanings are below.
 
-`null` for an optional field means absent. A field that OpenAI's API knows and this server does not honour is refused by
-name, unless its value asks for nothing; a field that nobody knows is refused as well.
+What is not honoured is in `UNSUPPORTED` or `WITHOUT_EFFECT`; see `fields` for how they are treated.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from ghostkv.errors import InvalidRequest, Unsupported
 from ghostkv.launch import DEFAULT_RESIDENCY
 from ghostkv.protocol.payload import DEFAULT_BUDGET
 from ghostkv.protocol.plan import Plan
-from ghostkv.request import Sampling
+from ghostkv.request import Message, Sampling
+from ghostkv.server.fields import Schema
+from ghostkv.server.message_schema import ChatMessage
+from ghostkv.server.structure import ResponseFormat, Structure, StructureExtension, only
+from ghostkv.server.tool_schema import MOST_TOOLS, FunctionTool, ToolChoice, calling_of, check_answered
+from ghostkv.server.tools import Calling
 from ghostkv.session.limits import MOST_LOGPROBS
 from ghostkv.session.planning import asked_plan
 from ghostkv.session.turn import LongPrompt
@@ -22,107 +27,75 @@ from ghostkv.session.turn import LongPrompt
 MOST_ANSWERS = 128
 """Answers of one HTTP request, over all its prompts."""
 
+MOST_SECONDS = 86_400
+"""Of a deadline."""
+
+MOST_ID = 128
+"""Characters of a session's id."""
+
 UNSUPPORTED = frozenset(
     {
         "audio",
-        "best_of",
-        "echo",
         "function_call",
         "functions",
         "modalities",
         "moderation",
         "prediction",
         "reasoning_effort",
-        "response_format",
-        "suffix",
-        "tool_choice",
-        "tools",
         "verbosity",
         "web_search_options",
     }
 )
 """Fields of OpenAI's API that are refused by name."""
-_NEUTRAL: dict[str, object] = {  # asks for nothing; so do false, empty strings, lists and objects
-    "best_of": 1,
-    "function_call": "none",
-    "modalities": ["text"],
-    "response_format": {"type": "text"},
-    "tool_choice": "none",
-}
-
-Ignored: TypeAlias = Annotated[Any, Field(default=None)]
-"""Accepted and without effect here."""
-
-
-class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-    unsupported: ClassVar[frozenset[str]] = frozenset()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_what_is_asked(cls, data: object) -> object:
-        if not isinstance(data, dict):
-            return data
-        asked = {name: value for name, value in data.items() if value is not None}
-        for name in cls.unsupported & asked.keys():
-            value = asked.pop(name)
-            if value and (isinstance(value, bool) or value != _NEUTRAL.get(name)):
-                raise Unsupported(f"{name} is not supported by this server", param=name)
-        return asked
+WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Fields of OpenAI's API that are accepted and change nothing here."""
 
 
-class StreamOptions(_Schema):
+class StreamOptions(Schema):
     """What a stream says besides its pieces."""
 
+    without_effect = frozenset({"include_obfuscation"})
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class Extension(_Schema):
+AskedPlan: TypeAlias = Literal["auto", "model"] | list[Any]
+
+
+class Extension(StructureExtension):
     """What ghostkv adds to the API."""
 
     residency: str = DEFAULT_RESIDENCY
     long_prompt: Annotated[LongPrompt, BeforeValidator(LongPrompt)] = LongPrompt.REFUSE
+    session: Annotated[str, Field(min_length=1, max_length=MOST_ID)] | None = None
     payload_budget: int = DEFAULT_BUDGET
-    plan: Annotated[Plan | Literal["auto", "model"] | None, PlainValidator(asked_plan)] = None
+    deadline_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None  # from now on, for all answers asked for
+    plan: Annotated[
+        Plan | Literal["auto", "model"] | None, PlainValidator(asked_plan, json_schema_input_type=AskedPlan)
+    ] = None
+    strict: bool = False  # refuse what would not be exact
+    deterministic: bool = False  # not yet
 
-
-class TextPart(_Schema):
-    """One part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text_only(cls, data: object) -> object:
-        if isinstance(data, dict) and isinstance(kind := data.get("type"), str) and kind != "text":
-            raise Unsupported(f"messages: content of type {kind[:20]!r} is not supported, only text", param="messages")
-        return data
-
-
-def _parts(content: object) -> object:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-class ChatMessage(_Schema):
-    """One message of a conversation."""
-
-    unsupported = frozenset({"annotations", "audio", "function_call", "name", "refusal", "tool_call_id", "tool_calls"})
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], BeforeValidator(_parts)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_tools(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("role") in ("tool", "function"):
-            raise Unsupported(f"messages: the role {data['role']!r} is not supported by this server", param="messages")
-        return data
-
-    @property
-    def text(self) -> str:
-        """The content; parts are separate lines."""
-        return "\n".join(part.text for part in self.content)
+    @model_validator(mode="after")
+    def _not_yet(self) -> Extension:
+        if self.deterministic:
+            raise Unsupported(
+                "ghostkv.deterministic: not yet. A later release will promise equal bits across restarts and replicas; "
+                "today they are equal for one request digest on one manifest (system_fingerprint)",
+                param="ghostkv.deterministic",
+            )
+        return self
 
 
 def _listed(stop: object) -> object:
@@ -138,10 +111,11 @@ def _bias(given: object) -> object:
     return {int(key): value for key, value in given.items()}
 
 
-class GenerationRequest(_Schema):
+class GenerationRequest(Schema):
     """What both endpoints take."""
 
     unsupported = UNSUPPORTED
+    without_effect = WITHOUT_EFFECT
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     min_tokens: int = 0
@@ -154,25 +128,26 @@ class GenerationRequest(_Schema):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: Annotated[dict[int, float], BeforeValidator(_bias)] = Field(default_factory=dict)
-    stop: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
+    logit_bias: Annotated[dict[int, float], BeforeValidator(_bias, json_schema_input_type=dict[str, float])] = Field(
+        default_factory=dict
+    )
+    stop: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
+        default_factory=list
+    )
     stop_token_ids: list[int] = Field(default_factory=list)
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
     ghostkv: Extension = Extension()
-    user: Ignored
-    metadata: Ignored
-    store: Ignored
-    service_tier: Ignored
-    safety_identifier: Ignored
-    prompt_cache_key: Ignored
-    prompt_cache_options: Ignored
-    prompt_cache_retention: Ignored
-    parallel_tool_calls: Ignored
+
+    @property
+    def structure(self) -> Structure | None:
+        """What the answer must match. Raises InvalidRequest where several things ask for it."""
+        return self.ghostkv.structure
 
     @model_validator(mode="after")
     def _consistent(self) -> GenerationRequest:
+        _ = self.structure
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
         return self
@@ -201,6 +176,16 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None  # where both are given the smaller counts
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] = 0
+    tools: Annotated[list[FunctionTool], Field(max_length=MOST_TOOLS)] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None  # none without tools, else auto
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat | None = None
+
+    @property
+    def structure(self) -> Structure | None:
+        """As above."""
+        asked = None if self.response_format is None else self.response_format.structure()
+        return only(asked, self.ghostkv.structure)
 
     @model_validator(mode="after")
     def _logprobs_asked(self) -> ChatRequest:
@@ -208,37 +193,18 @@ class ChatRequest(GenerationRequest):
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
         return self
 
-
-def _prompts(given: object) -> object:
-    """One list of prompts from any of the four forms."""
-    if isinstance(given, str) or (isinstance(given, list) and given and not isinstance(given[0], str | list)):
-        return [given]
-    if isinstance(given, list) and not given:
-        raise InvalidRequest("prompt must not be empty", param="prompt")
-    return given
-
-
-def _prompt(given: object) -> object:
-    if isinstance(given, str):
-        return given
-    if isinstance(given, list) and all(type(token_id) is int for token_id in given):
-        return given
-    raise InvalidRequest("prompt must be a string, a list of token ids, or a list of either", param="prompt")
-
-
-Prompt: TypeAlias = Annotated[str | list[int], BeforeValidator(_prompt)]
-
-
-class CompletionRequest(GenerationRequest):
-    """POST /v1/completions."""
-
-    prompt: Annotated[list[Prompt], BeforeValidator(_prompts)]
-    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
-
     @model_validator(mode="after")
-    def _few_enough(self) -> CompletionRequest:
-        if len(self.prompt) * self.n > MOST_ANSWERS:
-            raise InvalidRequest(
-                f"{len(self.prompt)} prompts times n {self.n} are more than {MOST_ANSWERS} answers", param="prompt"
-            )
+    def _tools_known(self) -> ChatRequest:
+        check_answered(self.conversation)
+        _ = self.calling
         return self
+
+    @cached_property
+    def conversation(self) -> tuple[Message, ...]:
+        """The messages as values."""
+        return tuple(message.message for message in self.messages)
+
+    @cached_property
+    def calling(self) -> Calling | None:
+        """What the answer may call."""
+        return calling_of(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)

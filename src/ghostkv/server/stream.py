@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from fastapi.responses import StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ghostkv.errors import GhostError
-from ghostkv.server.answers import Answers
+from ghostkv.server.answers import Answers, ClientGone, while_listening
 from ghostkv.server.envelope import Json
+from ghostkv.server.errors import unexpected
 from ghostkv.server.serving import Serving
 from ghostkv.session.turn import Event, Turn
 
+_log = logging.getLogger(__name__)
 _REFUSAL_S = 1.0
-"""A refusal comes within an engine step; a request that says nothing for so long is in line, and its stream begins."""
+"""A full line refuses at once, anything else within an engine step; what is silent for longer is in line."""
+_KEEP_ALIVE = ": keep-alive\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,44 +68,90 @@ class Score(Protocol):
         ...
 
 
-class EventStream(StreamingResponse):
-    """A stream of events that cancels its answers when it ends, however it ends."""
+class Source(Protocol):
+    """Where a stream's events come from: running answers, or a record of them."""
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for the first event, at most so long; raises a refusal."""
+        ...
+
+    def __anext__(self) -> Awaitable[tuple[int, Event]]:
+        """The next event, with the index of its answer. Cancelling it loses nothing."""
+        ...
+
+    def close(self) -> None:
+        """Nobody reads any more. Needs no await."""
+        ...
+
+
+class EventStream(Response):
+    """Writes what a source gives, in a score's words, until its end or until the client goes away.
+
+    The status waits for the first event, for as long as a refusal may take. It always ends with the score's last word,
+    whatever happens. While the socket takes nothing, nothing is asked of the source.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, content: AsyncGenerator[str, None], answers: Answers) -> None:
-        super().__init__(content, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
-        self._answers = answers
+    def __init__(self, source: Source, score: Callable[[], Score], keep_alive_s: float) -> None:
+        """`keep_alive_s`: after so long a silence a comment says that the stream lives."""
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._source = source
+        self._score = score
+        self._keep_alive_s = keep_alive_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; a client that goes away cancels this."""
+        """Send. Raises a refusal before anything is sent, so that it is answered with its own status."""
         try:
-            await super().__call__(scope, receive, send)
+            await while_listening(receive, self._source.settle(_REFUSAL_S))
+            score = self._score()
+            with suppress(ClientGone):
+                await while_listening(receive, self._write(score, send))
         finally:
-            self._answers.close()
+            self._source.close()
+
+    async def _write(self, score: Score, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for text in self._texts(score):
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": score.last.encode(), "more_body": False})
+
+    async def _texts(self, score: Score) -> AsyncGenerator[str]:
+        try:
+            if text := _joined(score.opening()):
+                yield text
+            async for item in self._events():
+                if text := _KEEP_ALIVE if item is None else _joined(score.of(*item)):
+                    yield text
+            if text := _joined(score.closing()):
+                yield text
+        except GhostError as error:
+            yield _joined(score.failed(error))
+        except Exception as error:  # noqa: BLE001 - the client is told of its end, whatever ended it
+            _log.exception("a stream broke off")
+            yield _joined(score.failed(unexpected(error)))
+
+    async def _events(self) -> AsyncGenerator[tuple[int, Event] | None]:
+        """The source's events, and None for each silence."""
+        while True:
+            try:
+                async with asyncio.timeout(self._keep_alive_s) as silence:
+                    event = await self._source.__anext__()
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                if not silence.expired():
+                    raise
+                yield None
+            else:
+                yield event
 
 
 async def respond(serving: Serving, turns: Sequence[Turn], score: Callable[[], Score]) -> EventStream:
-    """Start the answers. Raises a refusal as an error, so that it is answered with its own status."""
-    answers = Answers(serving, turns)
-    try:
-        await answers.settle(_REFUSAL_S)
-    except BaseException:
-        answers.close()
-        raise
-    return EventStream(_frames(score(), answers), answers)
+    """Start the answers. Raises what `Gate.enter` does."""
+    return EventStream(Answers(serving, turns), score, serving.config.keep_alive_s)
 
 
-async def _frames(score: Score, answers: Answers) -> AsyncGenerator[str]:
-    for frame in score.opening():
-        yield frame.text
-    try:
-        async for index, event in answers:
-            for frame in score.of(index, event):
-                yield frame.text
-        for frame in score.closing():
-            yield frame.text
-    except GhostError as error:
-        for frame in score.failed(error):
-            yield frame.text
-    yield score.last
+def _joined(frames: Iterable[Frame]) -> str:
+    return "".join(frame.text for frame in frames)

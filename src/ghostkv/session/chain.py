@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from ghostkv.backends.base import Capabilities
 from ghostkv.errors import ContextLengthExceeded, InvariantViolation
@@ -16,6 +16,7 @@ from ghostkv.protocol.render import (
     Assembled,
     Completion,
     Conversation,
+    Encode,
     Prompting,
     Selection,
 )
@@ -25,10 +26,12 @@ from ghostkv.protocol.tail import choose_tail
 from ghostkv.protocol.transition import Memory, OpenText, Transition, close
 from ghostkv.request import Finish, FinishReason, GenerationState, Message, SegmentRequest, SegmentUsage
 from ghostkv.residency import Policy, SegmentBudget
-from ghostkv.session.context import TurnContext, rules_of, terminators
-from ghostkv.session.fit import allowance, check_turn
+from ghostkv.session.context import TurnContext, policy_of, rules_of, terminators
+from ghostkv.session.fit import allowance, check_structure, check_turn
 from ghostkv.session.turn import LongPrompt, Turn
 
+_LINES = 1024  # encodings of lines that a turn keeps
+_LONGEST_LINE = 400  # characters
 _SEAM = 2  # tokens by which text may grow where it is joined to other text
 
 
@@ -42,6 +45,10 @@ class Carried:
     cursor: Cursor
     block: Block = NO_BLOCK  # what the last prompt showed of the memory
     density: float = 0.0  # of the last segment
+
+
+Closed = Callable[[Carried], None]
+"""Is told what each closed segment leaves, before its record is streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class Chain:
     @classmethod
     def of(cls, turn: Turn, context: TurnContext, capabilities: Capabilities) -> Chain:
         """Raises InvalidRequest, ContextLengthExceeded among them, for a turn that could not run to its end."""
-        chosen = context.policies(turn.residency)
+        chosen, context = policy_of(turn, context), replace(context, encode=_remembered(context.encode))
         if turn.prompt:
             completion = Completion(turn.prompt, context.encode, context.renderer)
             chain = cls(turn, context, capabilities, chosen, completion, turn.prompt, len(turn.prompt))
@@ -87,10 +94,12 @@ class Chain:
 
     @classmethod
     def _conversing(cls, turn: Turn, context: TurnContext, capabilities: Capabilities, chosen: Policy) -> Chain:
+        template = context.template_of(turn.tools)
+
         # A turn renders the same few selections of its messages at every boundary.
         @cache
         def memo(messages: tuple[Message, ...]) -> tuple[int, ...]:
-            return tuple(context.template(messages))
+            return tuple(template(messages))
 
         conversation = Conversation.of(turn.messages, lambda messages: memo(tuple(messages)), context.renderer)
         head_tokens = len(memo(conversation.head))
@@ -99,17 +108,17 @@ class Chain:
     def shortened(self) -> Chain:
         """The chain with the middle of its question left to ledger and recall."""
         messages = self.turn.messages
-        asking = Conversation.of(messages, self.context.template).asking
-        shorter = condense(messages[asking].content, self._cost)
-        kept = (*messages[:asking], replace(messages[asking], content=shorter.content), *messages[asking + 1 :])
+        longest = Conversation.of(messages, self.context.template).longest
+        shorter = condense(messages[longest].content, self._cost)
+        kept = (*messages[:longest], replace(messages[longest], content=shorter.content), *messages[longest + 1 :])
         chain = Chain._conversing(replace(self.turn, messages=kept), self.context, self.capabilities, self.policy)
         tokens = len(self.prompt) - len(chain.prompt)
-        hidden = Hidden(asking, range(shorter.start, shorter.stop), tokens)
+        hidden = Hidden(longest, range(shorter.start, shorter.stop), tokens)
         return replace(chain, turn=self.turn, prompt=self.prompt, condensed=hidden)
 
     def check(self) -> None:
         """Raises ContextLengthExceeded, naming the numbers, if some segment could never run."""
-        check_turn(
+        (check_turn if self.turn.grammar is None else check_structure)(
             self.policy,
             self.capabilities,
             prompt=len(self.prompt),
@@ -195,8 +204,10 @@ class Chain:
             state=carried.state,
             residency=self.policy,
             remaining=self.turn.max_tokens - carried.state.emitted,
-            tenant=self.turn.tenant,
+            tenant=self.turn.trust,
             steering=self.turn.steering,
+            grammar=self.turn.grammar,
+            scores=self.turn.scores,
         )
 
     def extract(self, carried: Carried, ids: Sequence[int], finish: Finish) -> Transition:
@@ -223,6 +234,10 @@ class Chain:
             block=assembled.block,
             density=transition.density,
         )
+
+    def resident(self, filled: int) -> int:
+        """Tokens that a request holds in the pool when `filled` of its tokens were computed."""
+        return filled if self.policy.visible is None else min(filled, self.policy.visible.size)
 
     def live_kv_bytes(self, usage: SegmentUsage) -> int:
         """Bytes of the whole blocks that a segment's tokens filled at its end."""
@@ -266,3 +281,16 @@ class Chain:
     def _least_tail(self, budget: SegmentBudget, carried: Carried) -> int:
         """Tokens of the tail that come before all other claims but the head."""
         return min(budget.tail, carried.memory.archive.total)
+
+
+def _remembered(encode: Encode) -> Encode:
+    """`encode` with its latest lines kept: every boundary asks for the costs of mostly the same sentences.
+
+    For one turn only: the time that a line takes must not tell whether another tenant has it too.
+    """
+
+    @lru_cache(maxsize=_LINES)
+    def line(text: str) -> tuple[int, ...]:
+        return tuple(encode(text))
+
+    return lambda text: line(text) if len(text) <= _LONGEST_LINE else encode(text)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+from ghostkv.errors import Unsupported
 from ghostkv.protocol.render import Encode, Renderer, Template, notes
 from ghostkv.protocol.rules import BoundaryRule, EndOfSequence, StopStrings
 from ghostkv.protocol.segmenter import SegmentBoundary
 from ghostkv.protocol.tail import TokenBytes
-from ghostkv.request import Rule
+from ghostkv.request import Message, Rule, Tool
 from ghostkv.residency import Policy, SegmentBudget, policy
+from ghostkv.residency.unbroken import Unbroken
 from ghostkv.session.histories import Histories
 from ghostkv.session.turn import Turn
+
+Rendering = Callable[[Sequence[Message], tuple[Tool, ...]], Sequence[int]]
+"""Messages and tool definitions -> prompt ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,30 @@ class TurnContext:
     """How a question shows what is carried."""
     histories: Histories = field(default_factory=Histories)
     """What earlier messages left behind."""
+    tool_template: Rendering | None = None
+    """The chat template with tool definitions; None: it has no place for them."""
+
+    def template_of(self, tools: tuple[Tool, ...]) -> Template:
+        """The template of a conversation that may call `tools`. Raises Unsupported where it cannot."""
+        if not tools:
+            return self.template
+        rendering = self.tool_template
+        if rendering is None:
+            raise Unsupported("this model's prompts have no place for tools", param="tools")
+        return lambda messages: rendering(messages, tools)
+
+
+def policy_of(turn: Turn, context: TurnContext) -> Policy:
+    """The residency of a turn: a structured answer is one segment. Raises InvalidRequest, Unsupported among them."""
+    chosen = context.policies(turn.residency)
+    if turn.grammar is None:
+        return chosen
+    if chosen.visible is not None:
+        raise Unsupported(
+            f"residency {chosen.name!r} lets go of the beginning of a structure while it is written: choose another",
+            param="ghostkv.residency",
+        )
+    return chosen if chosen.budget is None else Unbroken(chosen.name, replace(chosen.budget, cap=turn.max_tokens))
 
 
 def rules_of(turn: Turn, context: TurnContext, budget: SegmentBudget | None) -> tuple[Rule, ...]:
@@ -48,7 +77,7 @@ def rules_of(turn: Turn, context: TurnContext, budget: SegmentBudget | None) -> 
         rules.append(EndOfSequence(frozenset(ends)))
     if context.boundary is not None:
         rules.append(context.boundary)
-    elif budget is not None:
+    elif budget is not None and turn.grammar is None:
         rules.append(SegmentBoundary(budget.target, budget.cap, ignored=frozenset(context.eos_ids)))
     return tuple(rules)
 

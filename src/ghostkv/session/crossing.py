@@ -123,7 +123,8 @@ def _able(stations: Sequence[Station], chain: Chain, *, one_vocabulary: bool) ->
 def _names_ids(turn: Turn) -> bool:
     """Whether the client said or is told something in token ids, which mean something in one vocabulary only."""
     sampling = turn.sampling
-    return bool(turn.prompt or turn.stop_ids or sampling.logit_bias) or sampling.logprobs is not None
+    named = turn.prompt or turn.stop_ids or sampling.logit_bias or turn.grammar  # which is compiled for one vocabulary
+    return bool(named) or sampling.logprobs is not None
 
 
 def _stand(station: Station, home: Station, chain: Chain) -> _Stand | None:
@@ -133,15 +134,23 @@ def _stand(station: Station, home: Station, chain: Chain) -> _Stand | None:
         try:
             check_steering(chain.turn, capabilities.steering)
             if station.vocabulary == home.vocabulary:
-                chain = replace(chain, context=station.context, capabilities=capabilities)
+                shared = replace(station.context, encode=chain.context.encode)
+                chain = replace(chain, context=shared, capabilities=capabilities)
                 chain.check()
             else:
-                chain = Chain.of(chain.turn, station.context, capabilities)
+                chain = Chain.of(_as_text(chain.turn), station.context, capabilities)
         except InvalidRequest:
             return None
     budget = chain.policy.budget
     beside = 0 if budget is None else budget.carried + budget.cap
     return _Stand(station, chain, max(1, chain.head_tokens + beside))
+
+
+def _as_text(turn: Turn) -> Turn:
+    """The turn for another vocabulary: ids that messages were generated as mean nothing there."""
+    if not any(message.ids for message in turn.messages):
+        return turn
+    return replace(turn, messages=tuple(replace(message, ids=()) for message in turn.messages))
 
 
 def _asked_density(chain: Chain) -> float:

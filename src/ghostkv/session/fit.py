@@ -53,7 +53,7 @@ def check_turn(
         _check_window(policy.visible, capabilities)
         return
     # The last token of an answer is chosen but never fed back, so it needs no slot: hence 1 more than the pool holds.
-    pool = pool_tokens(capabilities) + 1
+    pool = pool_tokens(capabilities) + min(max_tokens, 1)
     budget = policy.budget
     if budget is None:
         _check_whole(capabilities.max_context, pool, prompt, max_tokens, param)
@@ -72,6 +72,35 @@ def check_turn(
             f"context_length_exceeded, it exceeds the available context size.",
             param=param,
         )
+
+
+def check_structure(
+    policy: Policy, capabilities: Capabilities, *, prompt: int, head: int, max_tokens: int, param: str = "messages"
+) -> None:
+    """`check_turn` for an answer that a grammar makes one segment: all of it must fit beside its prompt."""
+    most = most_structure(policy, capabilities, prompt=prompt, head=head)
+    if max_tokens <= most:
+        return
+    carried = 0 if policy.budget is None else min(policy.budget.carried, prompt - head)
+    beside = prompt if policy.budget is None else head + carried
+    pool = pool_tokens(capabilities)
+    raise ContextLengthExceeded(
+        f"This model's maximum context length is {min(capabilities.max_context, pool + 1)} tokens, but the request "
+        f"needs {beside + max_tokens} ({beside} in the prompt, {max_tokens} for the answer): context_length_exceeded, "
+        f"it exceeds the available context size. A structured answer is never cut into segments, so max_tokens "
+        f"({max_tokens}) is reserved at once: the KV pool holds {pool} tokens and the model's context is "
+        f"{capabilities.max_context}, so that max_tokens may be at most {max(0, most)}.",
+        param=param if most < 1 else "max_tokens",
+    )
+
+
+def most_structure(policy: Policy, capabilities: Capabilities, *, prompt: int, head: int) -> int:
+    """The most tokens that a structured answer may have; less than 1 where its prompt alone does not fit."""
+    context, pool = capabilities.max_context, pool_tokens(capabilities) + 1
+    if policy.budget is None:
+        return min(context, pool) - prompt
+    # Earlier exchanges and notes make room in the context for a long answer, but they never look at the pool.
+    return context - head if pool >= context else pool - head - min(policy.budget.carried, prompt - head)
 
 
 def allowance(budget: SegmentBudget, capabilities: Capabilities, *, head: int, remaining: int) -> int:

@@ -8,13 +8,14 @@ choice looks at what is free, so under load the text of a turn may differ, and o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from ghostkv.backends.base import Load
 from ghostkv.errors import InvalidRequest
+from ghostkv.session.chain import Closed
 from ghostkv.session.crossing import Crossing, Station
 from ghostkv.session.fit import pool_tokens
 from ghostkv.session.loop import run
@@ -50,6 +51,10 @@ class Fleet(Worker):
         manifest = "+".join(worker.manifest for worker in workers)
         return cls(**(own | {"manifest": manifest, "close": close}), stations=stations, others=tuple(others))
 
+    def members(self) -> Mapping[str, Worker]:
+        """See Worker; the names are those in the segments' records."""
+        return dict(zip((station.name for station in self.stations), (self, *self.others), strict=True))
+
     def checked(self, turn: Turn) -> Turn:
         """See Worker."""
         settled = Worker.checked(self, turn)
@@ -59,17 +64,23 @@ class Fleet(Worker):
                     worker.prompt_tokens(settled)  # rendered here, off the server's event loop, and kept
         return settled
 
-    def run(self, turn: Turn) -> AsyncGenerator[Event, None]:
+    def run(self, turn: Turn, closed: Closed = lambda _: None) -> AsyncGenerator[Event, None]:
         """See Worker. The nodes of a plan stay with workers of one vocabulary, since they continue each other's ids."""
         if turn.plan is None:
-            return run(self.backend, turn, self.context, partial(Crossing, self.stations))
-        return run_plan(self.backend, turn, self.context, partial(Crossing, self.stations, one_vocabulary=True))
+            return run(self.backend, turn, self.context, partial(Crossing, self.stations), closed)
+        seats = partial(Crossing, self.stations, one_vocabulary=True)
+        return run_plan(self.backend, turn, self.context, seats, closed)
 
 
 def _station(worker: Worker, name: str, rank: int, first: Worker) -> Station:
     own, capabilities = worker.context, worker.backend.capabilities()
     context = replace(
-        first.context, template=own.template, encode=own.encode, token_bytes=own.token_bytes, eos_ids=own.eos_ids
+        first.context,
+        template=own.template,
+        tool_template=own.tool_template,
+        encode=own.encode,
+        token_bytes=own.token_bytes,
+        eos_ids=own.eos_ids,
     )
     return Station(
         name=name,

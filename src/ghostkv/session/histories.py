@@ -31,7 +31,7 @@ class Histories:
 
     def memory(self, messages: Sequence[Message], tenant: str, budget: int) -> Memory:
         """What is known after `messages`; payloads stay within `budget` bytes."""
-        keys = [(tenant, digest, budget) for digest in _digests(messages)]
+        keys = [(tenant, digest, budget) for digest in digests(messages)]
         known, memory = self._longest(keys)
         for i in range(known, len(messages)):
             memory = read_message(memory, i, messages[i].role, messages[i].content, budget)
@@ -56,11 +56,13 @@ class Histories:
                 self._memories.popitem(last=False)
 
 
-def _digests(messages: Sequence[Message]) -> Iterator[bytes]:
+def digests(messages: Sequence[Message]) -> Iterator[bytes]:
     """SHA-256 over each message and everything before it."""
     chain = b""
     for message in messages:
-        fields = [field.encode("utf-8", errors="surrogatepass") for field in (message.role, message.content)]
+        calls = (part for call in message.tool_calls for part in (call.id, call.name, call.arguments))
+        texts = (message.role, message.content, message.tool_call_id, message.name, *calls)
+        fields = [text.encode("utf-8", errors="surrogatepass") for text in texts]
         lengths = b"".join(len(field).to_bytes(8, "big") for field in fields)
-        chain = hashlib.sha256(chain + lengths + b"".join(fields)).digest()
+        chain = hashlib.sha256(chain + len(fields).to_bytes(8, "big") + lengths + b"".join(fields)).digest()
         yield chain

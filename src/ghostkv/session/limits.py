@@ -16,7 +16,7 @@ MOST_LOGPROBS = 20
 _MOST_STOPS = 16
 _MOST_STOP_CHARACTERS = 1000  # a stop string's every prefix is kept, so its cost grows with the square
 _MOST_IDS = 1024
-_RANGES = {
+RANGES = {
     "temperature": (0.0, 2.0),
     "top_k": (0, 2**31 - 1),
     "min_p": (0.0, 1.0),
@@ -31,7 +31,7 @@ _MOST_BIAS = 100.0
 def check_values(turn: Turn, vocabulary: int) -> None:
     """Raises InvalidRequest naming field and limit. `vocabulary` is the number of token ids."""
     sampling = turn.sampling
-    for name, (least, most) in _RANGES.items():
+    for name, (least, most) in RANGES.items():
         _check_range(name, getattr(sampling, name), least, most)
     if not 0.0 < sampling.top_p <= 1.0:
         raise InvalidRequest(f"top_p must be above 0 and at most 1, not {sampling.top_p}", param="top_p")

@@ -11,25 +11,32 @@ from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
 from ghostkv.backends.base import Backend
-from ghostkv.errors import EngineFault
+from ghostkv.errors import DeadEnd, EngineFault
 from ghostkv.protocol.render import Assembled
 from ghostkv.request import BoundaryMark, Decision, Delta, Finish, FinishReason
-from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.chain import Chain, Closed
 from ghostkv.session.context import TurnContext
+from ghostkv.session.digest import turn_digest
 from ghostkv.session.seat import Seat, Seating, Seats, one_worker, stay
+from ghostkv.session.strict import check_shown
 from ghostkv.session.turn import Event, Finished, Output, Phases, SegmentRecord, Turn
 
 
 async def run(
-    backend: Backend, turn: Turn, context: TurnContext, seats: Seats = one_worker
+    backend: Backend,
+    turn: Turn,
+    context: TurnContext,
+    seats: Seats = one_worker,
+    closed: Closed = lambda _: None,
 ) -> AsyncGenerator[Event, None]:
     """Stream one answer: Outputs, a SegmentRecord at the end of each segment, Finished last.
 
-    `seats` may have its segments run elsewhere. Closing the generator early cancels the engine request. Raises
-    InvalidRequest, ContextLengthExceeded among them, before any generation, and what the backend raises.
+    `seats` may have its segments run elsewhere; `closed` is told what each segment leaves. Closing the generator early
+    cancels the engine request. Raises InvalidRequest, ContextLengthExceeded among them, before any generation, DeadEnd
+    where a grammar comes to one, and what the backend raises.
     """
     chain = Chain.of(turn, context, backend.capabilities())
-    async with aclosing(follow(Seat(backend, chain, chain.begin()), seats(chain))) as events:
+    async with aclosing(follow(Seat(backend, chain, chain.begin()), seats(chain), closed=closed)) as events:
         async for event in events:
             yield event
 
@@ -39,7 +46,7 @@ async def follow(
     seating: Seating = stay,
     *,
     begun: bool = False,
-    closed: Callable[[Carried], None] = lambda _: None,
+    closed: Closed = lambda _: None,
 ) -> AsyncGenerator[Event, None]:
     """`run` for a chain that starts from `seat`; `closed` is told what each segment leaves.
 
@@ -57,19 +64,29 @@ async def follow(
         with phase("render"):
             assembled = chain.render(carried, selection, block)
 
+        if not records:
+            check_shown(home.turn, assembled, at_home=chain is home)
         segment = _Decoded()
         request = replace(chain.request(len(records), assembled, carried), begun=begun)
         try:
             async for delta in seat.backend.generate(request):
                 segment.take(delta)
+                if delta.prompt:
+                    yield Output((), "", prompt=delta.prompt)
                 if delta.tokens or delta.text:
-                    yield Output(delta.tokens, delta.text)
+                    filled = len(request.prompt) + len(segment.ids) - 1  # the newest token is not fed back yet
+                    yield Output(delta.tokens, delta.text, chain.resident(filled))
         finally:
             if segment.finish is None:
                 seat.backend.cancel(request.id)
         finish = segment.finish
         if finish is None:
             raise EngineFault(f"the backend ended {request.id} without saying why")
+        if finish.reason is FinishReason.DEAD_END:
+            raise DeadEnd(
+                f"after {finish.state.emitted} tokens the grammar lets nothing follow, and the answer is not complete "
+                f"there: {finish.note}"
+            )
 
         with phase("extract"):
             transition = chain.extract(carried, segment.ids, finish)
@@ -154,4 +171,5 @@ def _finished(
         unseen_tokens=dropped,
         condensed_tokens=condensed,
         segments=tuple(records),
+        digest=turn_digest(home.turn, home.prompt),
     )

@@ -16,7 +16,7 @@ from ghostkv.errors import InvariantViolation, Overloaded
 from ghostkv.protocol.node_prompt import joint
 from ghostkv.protocol.tail import choose_tail
 from ghostkv.request import FinishReason
-from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.chain import Carried, Chain, Closed
 from ghostkv.session.context import TurnContext
 from ghostkv.session.gather import merge_carried
 from ghostkv.session.led import Led
@@ -41,10 +41,18 @@ class NodeRun:
 class Nodes:
     """Runs every node as soon as those it depends on have ended. `close` cancels what still runs, and waits for it."""
 
-    def __init__(self, backend: Backend, found: Planned, context: TurnContext, seats: Seats = one_worker) -> None:
-        """Start; needs a running event loop. `seats` keep to one vocabulary."""
+    def __init__(
+        self,
+        backend: Backend,
+        found: Planned,
+        context: TurnContext,
+        seats: Seats = one_worker,
+        closed: Closed = lambda _: None,
+    ) -> None:
+        """Start; needs a running event loop. `seats` keep to one vocabulary; `closed` is told of every node."""
         self._backend = backend
         self._seats = seats
+        self._closed = closed
         self._turn = found.turn
         self._plan = found.plan
         self._messages = found.messages
@@ -100,6 +108,7 @@ class Nodes:
     async def _decode(self, index: int, node: NodeRun, *, begun: bool) -> None:
         def closed(carried: Carried) -> None:
             node.carried = carried
+            self._closed(carried)
 
         states = [self._carried(before) for before in self._plan.ancestors(index) if self.nodes[before].generated]
         start = merge_carried(states, self._base, index, self._turn.payload_budget)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from ghostkv.backends.base import Backend
 from ghostkv.protocol.plan import Node
 from ghostkv.request import FinishReason
+from ghostkv.session.chain import Closed
 from ghostkv.session.context import TurnContext
+from ghostkv.session.digest import turn_digest
 from ghostkv.session.document import Document
 from ghostkv.session.loop import run
 from ghostkv.session.nodes import Nodes
@@ -19,7 +21,11 @@ from ghostkv.session.turn import Event, Finished, Output, SegmentRecord, Turn
 
 
 async def run_plan(
-    backend: Backend, turn: Turn, context: TurnContext, seats: Seats = one_worker
+    backend: Backend,
+    turn: Turn,
+    context: TurnContext,
+    seats: Seats = one_worker,
+    closed: Closed = lambda _: None,
 ) -> AsyncGenerator[Event, None]:
     """Stream a planned answer: as `session.loop.run` does, with the plan's record in Finished.
 
@@ -28,13 +34,13 @@ async def run_plan(
     """
     found = await planned(backend, turn, context)
     if found.plan.open:
-        async with aclosing(run(backend, replace(turn, plan=None), context, seats)) as events:
+        async with aclosing(run(backend, replace(turn, plan=None), context, seats, closed)) as events:
             async for event in events:
                 yield replace(event, plan=found.record) if isinstance(event, Finished) else event
         return
-    nodes = Nodes(backend, found, context, seats)
+    nodes = Nodes(backend, found, context, seats, closed)
     try:
-        answer = _Answer(nodes, found, len(context.template(turn.messages)))
+        answer = _Answer(nodes, found, context.template(turn.messages))
         async with aclosing(answer.events()) as events:
             async for event in events:
                 yield event
@@ -45,10 +51,10 @@ async def run_plan(
 class _Answer:
     """The answer as it grows."""
 
-    def __init__(self, nodes: Nodes, found: Planned, prompt_tokens: int) -> None:
+    def __init__(self, nodes: Nodes, found: Planned, prompt: Sequence[int]) -> None:
         self._nodes = nodes
         self._found = found
-        self._prompt_tokens = prompt_tokens
+        self._prompt = prompt
         self._document = Document(found.turn.stop)
         self._records: list[SegmentRecord] = []
         self._completion = 0
@@ -78,7 +84,7 @@ class _Answer:
                     yield Output((), opening)
             if isinstance(event, Output):
                 self._completion += len(event.tokens)
-                yield Output(event.tokens, self._document.add(event.text))
+                yield Output(event.tokens, self._document.add(event.text), event.resident)
             elif isinstance(event, SegmentRecord):
                 self._records.append(replace(event, index=len(self._records), node=node.index))
                 yield self._records[-1]
@@ -99,11 +105,12 @@ class _Answer:
     def _finished(self) -> Finished:
         return Finished(
             reason=self._ended or (FinishReason.LENGTH if self._cut else FinishReason.STOP),
-            prompt_tokens=self._prompt_tokens,
+            prompt_tokens=len(self._prompt),
             completion_tokens=self._completion,
             exact=False,  # the nodes' prompts are not the client's
             unseen_tokens=self._unseen,
             segments=tuple(self._records),
             discarded_tokens=self._nodes.generated - self._completion,
             plan=self._found.record,
+            digest=turn_digest(self._found.turn, self._prompt),
         )

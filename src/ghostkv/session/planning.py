@@ -48,6 +48,13 @@ def check_plan(turn: Turn, answers: int = 1) -> None:
         raise InvalidRequest(
             "logprobs cannot be had with a plan: its nodes have prompts of their own", param="logprobs"
         )
+    if turn.tools:
+        raise InvalidRequest("tools cannot be called by a plan: its nodes are written apart", param="tools")
+    if turn.grammar is not None:
+        raise InvalidRequest(
+            "a structured answer has no plan: a grammar is that of one text, and nodes are written apart",
+            param="ghostkv.plan",
+        )
     if answers > 1:
         raise InvalidRequest(f"n must be 1 with a plan, not {answers}", param="n")
     if turn.sampling.min_tokens:
@@ -176,6 +183,7 @@ async def _outline(backend: Backend, turn: Turn, context: TurnContext) -> tuple[
         messages=noted(conversation, OUTLINE_ASK),
         residency=turn.residency,
         tenant=turn.tenant,
+        share_group=turn.share_group,
         steering=turn.steering,
     )
     text, tokens = "", 0

@@ -6,33 +6,35 @@ Sessions as records do not exist here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ghostkv.backends.base import Backend, Load
+from ghostkv.backends.base import Backend, Load, Stats
 from ghostkv.config import EngineConfig
-from ghostkv.errors import ContextLengthExceeded, InvalidRequest
-from ghostkv.protocol.render import Conversation, Encode, Template, notes
-from ghostkv.request import Message
-from ghostkv.session.context import TurnContext
-from ghostkv.session.fit import pool_tokens
+from ghostkv.errors import ContextLengthExceeded, InvalidRequest, Unsupported
+from ghostkv.protocol.render import Conversation, notes
+from ghostkv.request import Message, Tool
+from ghostkv.session.chain import Closed
+from ghostkv.session.context import Rendering, TurnContext, policy_of
+from ghostkv.session.fit import most_structure, pool_tokens
 from ghostkv.session.limits import check_steering, check_values
 from ghostkv.session.loop import run
 from ghostkv.session.placement import check_placement
 from ghostkv.session.planned import run_plan
 from ghostkv.session.planning import check_plan, plan_overhead
+from ghostkv.session.strict import check_strict
 from ghostkv.session.turn import Event, LongPrompt, Turn
 from ghostkv.text.tokenizer import Tokenizer
+from ghostkv.text.tool_template import ToolTemplate
 
 if TYPE_CHECKING:  # the embedded backend brings torch, which a worker over another backend does not need
     from ghostkv.backends.embedded import EmbeddedBackend
+    from ghostkv.text.grammar import Grammars
 
 _BITS = {"int8": 8, "bfloat16": 16, "float32": 32}  # of a weight
 _KEPT = 16  # renderings
-_LINES = 4096  # encodings of lines
-_LONGEST_LINE = 400  # characters
 _SHRINKS = 4  # characters that a tokenizer's normaliser may make one of, at most
 
 
@@ -58,6 +60,8 @@ class Worker:
     """Weights of the model, and bits of one: what makes one worker stronger than another."""
     load: Callable[[], Load] | None = None
     """How busy the backend is; None where it does not say."""
+    stats: Callable[[], Stats] | None = None
+    """What the backend holds and has counted; None where it does not say."""
 
     @classmethod
     def embedded(
@@ -70,14 +74,19 @@ class Worker:
         tokenizer, chat = backend.tokenizer, backend.template
         if chat is not None:
             check_placement(chat.render_ids, notes, tokenizer.encode, tokenizer.decode)
-        template = _no_template if chat is None else chat.render_ids
+        rendering = _kept(_no_template if chat is None else ToolTemplate(chat, tokenizer).render_ids)
         return cls(
             name=name or backend.model.checkpoint.name,
             manifest=backend.model.manifest,
             backend=backend,
             tokenizer=tokenizer,
             context=TurnContext(
-                _kept(template), _remembered(tokenizer.encode), tokenizer.token_bytes, tokenizer.eos_ids, clock
+                lambda messages: rendering(messages, ()),
+                tokenizer.encode,
+                tokenizer.token_bytes,
+                tokenizer.eos_ids,
+                clock,
+                tool_template=rendering,
             ),
             config=config,
             healthy=lambda: backend.healthy,
@@ -85,7 +94,17 @@ class Worker:
             template=backend.model.checkpoint.template or "",
             strength=(backend.model.checkpoint.shape.parameters, _BITS.get(config.dtype, 16)),
             load=backend.occupancy,
+            stats=backend.snapshot,
         )
+
+    @property
+    def grammars(self) -> Grammars:
+        """Compiles grammars for the model's vocabulary."""
+        return self.tokenizer.grammars
+
+    def members(self) -> Mapping[str, Worker]:
+        """Every worker that decodes segments, by the name that tells it from the others: here only this one."""
+        return {f"{self.name}:{self.config.dtype}": self}
 
     def encode(self, text: str, residency: str = "") -> tuple[int, ...]:
         """Token ids of a raw prompt, with the BOS that the model's prompts start with.
@@ -114,34 +133,67 @@ class Worker:
                 param="max_tokens",
             )
         check_plan(turn)
+        self._check_scores(turn)
+        self._check_grammar(turn)
         if turn.messages:
             standing = turn.messages if self.context.policies(turn.residency).budget is None else self._head(turn)
-            characters = sum(len(message.content) for message in standing)
+            characters = sum(len(text) for message in standing for text in message.texts)
+            characters += sum(len(tool.definition) for tool in turn.tools)
             condense = turn.long_prompt is LongPrompt.CONDENSE
             self._check_length(characters, "messages", turn.residency, condense=condense)
             self.prompt_tokens(turn)  # rendered here, where the server is off its event loop, and kept
-        settled = turn if turn.max_tokens else replace(turn, max_tokens=self._default_max_tokens(turn))
+        settled = turn
+        if turn.generates and not turn.max_tokens:
+            settled = replace(turn, max_tokens=self._default_max_tokens(turn))
         if self._windowed(turn.residency):
             tokens = self.prompt_tokens(turn) + settled.max_tokens
             self._check_session(tokens, "messages" if turn.messages else "prompt")
         check_values(settled, self.tokenizer.vocab_size)
+        check_strict(settled, self.context.policies(turn.residency), self.backend.capabilities())
         check_steering(settled, self.backend.capabilities().steering)
         if turn.messages and self.context.policies(turn.residency).budget is not None:
             # Read here for the same reason.
             self.context.histories.memory(turn.messages, turn.tenant, turn.payload_budget)
         return settled
 
-    def run(self, turn: Turn) -> AsyncGenerator[Event, None]:
+    def run(self, turn: Turn, closed: Closed = lambda _: None) -> AsyncGenerator[Event, None]:
         """Stream one answer; see `session.loop.run` and `session.planned.run_plan`."""
-        return (run if turn.plan is None else run_plan)(self.backend, turn, self.context)
+        return (run if turn.plan is None else run_plan)(self.backend, turn, self.context, closed=closed)
 
     def prompt_tokens(self, turn: Turn) -> int:
         """Tokens of the client's own prompt."""
-        return len(turn.prompt or self.context.template(turn.messages))
+        return len(turn.prompt or self.context.template_of(turn.tools)(turn.messages))
 
     def _windowed(self, residency: str) -> bool:
         """Whether only the session's own limit bounds prompt and answer."""
         return bool(residency) and self.context.policies(residency).visible is not None
+
+    def _check_scores(self, turn: Turn) -> None:
+        """Log-probabilities of a prompt are those of the prompt as it was sent, read as a whole."""
+        if turn.scores is None:
+            return
+        if not self.backend.capabilities().score:
+            raise Unsupported("this backend gives no log-probabilities of a prompt", param="echo")
+        if turn.plan is not None:
+            raise InvalidRequest("log-probabilities of a prompt have no plan", param="ghostkv.plan")
+        policy = self.context.policies(turn.residency)
+        if policy.budget is not None or policy.visible is not None:
+            raise InvalidRequest(
+                f"log-probabilities of a prompt (echo with logprobs) are those of residency 'full', not of "
+                f"{policy.name!r}: leave ghostkv.residency out, or send 'full'",
+                param="ghostkv.residency",
+            )
+
+    def _check_grammar(self, turn: Turn) -> None:
+        """A structured answer ends where its grammar does, and needs a policy that lets go of nothing inside."""
+        if turn.grammar is None:
+            return
+        if not self.backend.capabilities().grammar:
+            param = "tools" if turn.tools else "response_format"
+            raise Unsupported("this backend does not constrain its output", param=param)
+        if turn.ignore_eos:
+            raise InvalidRequest("a structured answer ends where its grammar does", param="ignore_eos")
+        policy_of(turn, self.context)
 
     def _check_session(self, tokens: int, param: str) -> None:
         most = self.config.max_session_tokens
@@ -175,7 +227,7 @@ class Worker:
         What counts as prompt is what stands in every segment: where a policy flushes, earlier exchanges make room.
         """
         capabilities = self.backend.capabilities()
-        context, template = capabilities.max_context, self.context.template
+        context, template = capabilities.max_context, self.context.template_of(turn.tools)
         if self._windowed(turn.residency):
             context, standing = self.config.max_session_tokens, self.prompt_tokens(turn)
         elif self.context.policies(turn.residency).budget is None:
@@ -186,28 +238,41 @@ class Worker:
             if turn.long_prompt is LongPrompt.CONDENSE:
                 standing = min(standing, context // 2)
         standing += plan_overhead(turn, self.context)
-        return max(1, min(context - standing, self.config.default_max_tokens, self.config.max_session_tokens))
+        fits = context - standing
+        if turn.grammar is not None:
+            policy = self.context.policies(turn.residency)
+            fits = most_structure(policy, capabilities, prompt=self.prompt_tokens(turn), head=standing)
+        return max(1, min(fits, self.config.default_max_tokens, self.config.max_session_tokens))
 
 
-def _kept(template: Template) -> Template:
-    """`template` with its latest renderings kept: a request's choices and segments render the same messages."""
+def _kept(template: Rendering) -> Rendering:
+    """`template` with its latest renderings kept: a request's choices and segments render the same messages.
+
+    The same, not equal ones: how long a rendering takes must not tell what others have sent.
+    """
 
     @lru_cache(maxsize=_KEPT)
-    def render(messages: tuple[Message, ...]) -> tuple[int, ...]:
-        return tuple(template(messages))
+    def render(same: _Same) -> tuple[int, ...]:
+        return tuple(template(same.messages, same.tools))
 
-    return lambda messages: render(tuple(messages))
-
-
-def _remembered(encode: Encode) -> Encode:
-    """`encode` with its latest lines kept: every boundary asks for the costs of mostly the same sentences."""
-
-    @lru_cache(maxsize=_LINES)
-    def line(text: str) -> tuple[int, ...]:
-        return tuple(encode(text))
-
-    return lambda text: line(text) if len(text) <= _LONGEST_LINE else encode(text)
+    return lambda messages, tools: render(_Same(tuple(messages), tools))
 
 
-def _no_template(messages: Sequence[Message]) -> Sequence[int]:
+class _Same:
+    """Messages and tools that equal others only if they are the same objects."""
+
+    __slots__ = ("_ids", "messages", "tools")
+
+    def __init__(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> None:
+        self.messages, self.tools = messages, tools  # held, so that no other object gets one of the ids
+        self._ids = tuple(map(id, messages)), tuple(map(id, tools))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other._ids == self._ids
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
+
+
+def _no_template(messages: Sequence[Message], tools: tuple[Tool, ...]) -> Sequence[int]:
     raise InvalidRequest("this model has no chat template: send a raw prompt instead of messages", param="messages")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from ghostkv.errors import InvalidRequest
@@ -34,8 +34,8 @@ class Guard:
         strings = sorted(control, key=lambda text: (-len(text), text))
         alphabet = sorted({c for text in strings for c in text if not c.isspace()})
         used: set[str] = set().union(*content)
-        free = (c for c in map(chr, chain(*_RARE)) if c not in used)
-        self._away: dict[int, str] = {ord(c): place for c, place in zip(alphabet, free, strict=False)}
+        self._free = (c for c in map(chr, chain(*_RARE)) if c not in used)
+        self._away: dict[int, str] = {ord(c): place for c, place in zip(alphabet, self._free, strict=False)}
         if len(self._away) < len(alphabet):
             raise InvalidRequest(
                 "the messages use every rare character that could mark a control string", param="messages"
@@ -57,6 +57,10 @@ class Guard:
     def restore(self, text: str) -> str:
         """Undo either swap. Length and offsets stay."""
         return text.translate(self._back)
+
+    def marks(self, count: int) -> list[str]:
+        """Up to `count` rare characters that stand for nothing yet: to find again where something was put."""
+        return list(islice(self._free, count))
 
     def guards(self, text: str) -> bool:
         """Whether `text` holds swapped characters."""

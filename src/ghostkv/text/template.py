@@ -1,13 +1,15 @@
 """A model's chat template: messages to prompt ids. Jinja2 in a sandbox; it does not know what the text means.
 
 The ids equal those of transformers' `apply_chat_template`, except where content spells a special token: content is
-data, so it is encoded as the ordinary bytes it is.
+data, so it is encoded as the ordinary bytes it is. A message that knows the ids it was generated as is rendered with
+those, where the template writes its content as it is; a prompt then goes on as the generation went.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import jinja2
@@ -20,10 +22,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ghostkv.errors import InvalidRequest, ModelError
 from ghostkv.request import Message
 from ghostkv.text.guard import Guard, Swap, strings_of, swap_strings
+from ghostkv.text.splice import Places, find_contents
 from ghostkv.text.tokenizer import Tokenizer
+from ghostkv.text.tool_markup import arguments_value
 
 _TOJSON = "ghostkv_tojson"  # the template variable that carries this rendering's JSON writer to the filter
 _Pieces = list[tuple[int, int, int]]  # (token id, start, end) over the rendered text
+_Span = tuple[int, int, tuple[int, ...]]  # (start, end, token ids) likewise
 
 
 class ChatTemplate:
@@ -70,19 +75,39 @@ class ChatTemplate:
         for Python internals.
         """
         scope: dict[str, object] = {
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "messages": [_entry(message) for message in messages],
             "tools": None if tools is None else list(tools),
             "add_generation_prompt": add_generation_prompt,
         }
         guard = Guard(self._tokenizer.control, [self._source, *strings_of(scope)])
-        ids = self._ids(*self._guarded(scope, guard), guard)
+        text, pieces, swap = self._guarded(scope, guard)
+        spans = [
+            (start, stop, messages[index].ids)
+            for index, (start, stop) in sorted(self._generated(messages, scope, guard, swap, text).items())
+        ]
+        plain = self._ids(text, pieces, guard, ())
+        ids = self._ids(text, pieces, guard, spans) if spans else plain
+        if spans and self._tokenizer.decode(ids) != self._tokenizer.decode(plain):
+            ids = plain  # this tokenizer puts a space before all that it encodes, or its markup swallows some
         bos = self._tokenizer.bos_id
         if self._tokenizer.add_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
 
-    def _guarded(self, scope: dict[str, object], guard: Guard) -> tuple[str, _Pieces]:
-        """Render so that every control string of the result is the template's own.
+    def _generated(
+        self, messages: Sequence[Message], scope: dict[str, object], guard: Guard, swap: Swap, text: str
+    ) -> Places:
+        """Where the contents stand whose ids are known."""
+        known = {i: swap(message.content) for i, message in enumerate(messages) if message.ids}
+
+        def marked(marks: Mapping[int, str]) -> str:
+            other = [replace(message, content=marks.get(i, message.content)) for i, message in enumerate(messages)]
+            return self._render(scope | {"messages": [_entry(message) for message in other]}, guard, swap)
+
+        return find_contents(text, known, guard.marks(len(known)), marked)
+
+    def _guarded(self, scope: dict[str, object], guard: Guard) -> tuple[str, _Pieces, Swap]:
+        """Render so that every control string of the result is the template's own; also how content was swapped.
 
         The light guard is right unless the template itself joined pieces of content into a control string. The strict
         one cannot be wrong about that, so where the two disagree on the control tokens, the strict rendering counts.
@@ -90,12 +115,12 @@ class ChatTemplate:
         text = self._render(scope, guard, guard.light)
         pieces = self._tokenizer.encode_markup(text)
         if all(guard.light(part) == guard.strict(part) for part in strings_of(scope)):
-            return text, pieces
+            return text, pieces, guard.light
         safe_text = self._render(scope, guard, guard.strict)
         safe_pieces = self._tokenizer.encode_markup(safe_text)
         if self._control(pieces) == self._control(safe_pieces):
-            return text, pieces
-        return safe_text, safe_pieces
+            return text, pieces, guard.light
+        return safe_text, safe_pieces, guard.strict
 
     def _control(self, pieces: _Pieces) -> list[int]:
         return [token_id for token_id, _, _ in pieces if token_id in self._tokenizer.control_ids]
@@ -119,23 +144,43 @@ class ChatTemplate:
                 f"the chat template cannot render these messages: {error}", param="messages"
             ) from error
 
-    def _ids(self, text: str, pieces: _Pieces, guard: Guard) -> list[int]:
-        """Ids of the text; a run between control tokens that holds swapped content is encoded as plain text."""
-        if not guard.guards(text):
+    def _ids(self, text: str, pieces: _Pieces, guard: Guard, spans: Sequence[_Span]) -> list[int]:
+        """Ids of the text; a run between control tokens that holds swapped content is encoded as plain text.
+
+        Characters that `spans` know by their ids are not encoded at all, nor together with what is around them.
+        """
+        if not spans and not guard.guards(text):
             return [token_id for token_id, _, _ in pieces]
         ids: list[int] = []
         run: list[int] = []
-        begin = 0
+        begin, rest = 0, list(reversed(spans))
         for token_id, start, end in [*pieces, (None, len(text), len(text))]:
             if token_id is not None and token_id not in self._tokenizer.control_ids:
                 run.append(token_id)
                 continue
-            span = text[begin:start]
-            swapped = guard.guards(span)
-            ids += self._tokenizer.encode(guard.restore(span), opening=begin == 0) if swapped else run
+            cut = begin
+            while rest and rest[-1][0] < start:
+                first, last, known = rest.pop()
+                ids += [*self._plain(text, cut, first, guard), *known]
+                cut = max(cut, last)
+            ids += self._plain(text, cut, start, guard) if cut > begin or guard.guards(text[begin:start]) else run
             ids += [] if token_id is None else [token_id]
             run, begin = [], end
         return ids
+
+    def _plain(self, text: str, start: int, stop: int, guard: Guard) -> list[int]:
+        """Ids of part of a rendered text that holds no control token."""
+        return self._tokenizer.encode(guard.restore(text[start:stop]), opening=start == 0) if start < stop else []
+
+
+def _entry(message: Message) -> dict[str, object]:
+    """A message as templates see it."""
+    called = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_value(call)}}
+        for call in message.tool_calls
+    ]
+    optional = {"name": message.name, "tool_call_id": message.tool_call_id, "tool_calls": called}
+    return {"role": message.role, "content": message.content} | {name: it for name, it in optional.items() if it}
 
 
 class _Refused(Exception):

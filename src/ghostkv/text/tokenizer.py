@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import tokenizers
 
 from ghostkv.errors import InvalidRequest, ModelError
+
+if TYPE_CHECKING:
+    from ghostkv.text.grammar import Grammars
 
 _SENTENCEPIECE = frozenset({"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"})
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -137,6 +141,13 @@ class Tokenizer:
     def to_json(self) -> str:
         """The tokenizer as the content of a Hugging Face tokenizer.json."""
         return str(self._markup.to_str(pretty=True))
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Compiles grammars for this vocabulary."""
+        from ghostkv.text.grammar import Grammars  # brings llguidance, which most runs never need
+
+        return Grammars(self)
 
     @cached_property
     def digest(self) -> str:

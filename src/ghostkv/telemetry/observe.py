@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ghostkv.session.chain import Carried
 from ghostkv.session.turn import Event, Turn
 
 
@@ -16,6 +17,10 @@ class Observer(Protocol):
 
     def event(self, turn: Turn, event: Event) -> None:
         """It gave something."""
+        ...
+
+    def closed(self, turn: Turn, carried: Carried) -> None:
+        """One of its segments closed and left this; the segment's record follows."""
         ...
 
     def ended(self, turn: Turn, error: BaseException | None) -> None:

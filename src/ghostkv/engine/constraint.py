@@ -1,0 +1,44 @@
+"""What a grammar does to a running request: which ids its next token may have, and when it ends.
+
+Mutable and owned by the request's sequence. It knows bits and verdicts; the grammar's meaning is its matcher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ghostkv.request import Bitmask, FinishReason, Grammar, Stop
+
+
+class Constraint:
+    """A matcher, with what it allows next."""
+
+    __slots__ = ("_allowed", "_matcher")
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._matcher = grammar.start()
+        self._allowed = self._matcher.allowed()
+
+    @property
+    def note(self) -> str:
+        """What led to a dead end; "" where there is none."""
+        return self._matcher.failure
+
+    def allowed(self, masked: Iterable[int] = ()) -> Bitmask:
+        """The ids that may come next, without the `masked` ones unless there are no others: min_tokens gives way."""
+        rest = self._allowed.copy()
+        for token_id in masked:
+            rest[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+        return rest if rest.any() else self._allowed
+
+    def accept(self, token_id: int) -> Stop | None:
+        """Take a token. Stops where nothing can follow: the text is complete, or at a dead end."""
+        matcher = self._matcher
+        matcher.accept(token_id)
+        if not (matcher.complete or matcher.failure):
+            self._allowed = matcher.allowed()
+        if matcher.complete:
+            return Stop(FinishReason.STOP)
+        return Stop(FinishReason.DEAD_END) if matcher.failure else None

@@ -1,0 +1,94 @@
+"""The conversation of the live page's chat box: a session of its own, which ends with the browser tab."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import uuid4
+
+from ghostkv.errors import SessionNotFound
+from ghostkv.request import Message, Sampling
+from ghostkv.server.access import Tenant
+from ghostkv.server.answers import Answers
+from ghostkv.server.running import Reading
+from ghostkv.server.serving import Serving
+from ghostkv.session.record import NewTurn, SessionRecord, answer_bytes
+from ghostkv.session.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the controls said when a message was sent."""
+
+    residency: str
+    max_tokens: int  # 0: the server's default
+    temperature: float
+
+
+class Conversation:
+    """Asks on the same path as a request to the API that names a session."""
+
+    def __init__(self, serving: Serving, tenant: Tenant) -> None:
+        """`tenant`: whose it is."""
+        self._serving = serving
+        self._tenant = tenant
+        self._id = ""
+
+    async def ask(self, messages: tuple[Message, ...], wish: Wish) -> Reading:
+        """Start an answer to the conversation. Raises what a request to the API is refused with."""
+        record = self._record()
+        turn = await asyncio.to_thread(self._turn, record.remembered(messages), wish)
+        asked = NewTurn(
+            id=turn.id,
+            endpoint="page",
+            parameters=json.dumps({"temperature": wish.temperature, "ghostkv": {"residency": wish.residency}}),
+            created=int(time.time()),
+            messages=turn.messages,
+            prompt_tokens=self._serving.worker.prompt_tokens(turn),
+            seed=turn.sampling.seed,
+            max_tokens=turn.max_tokens,
+            most_bytes=answer_bytes(turn.max_tokens, 0) + turn.payload_budget,
+        )
+        key = (record.tenant, record.id)
+        return await self._serving.desk.begin(key, asked, turn, lambda closed: Answers(self._serving, [turn], closed))
+
+    async def stop(self) -> None:
+        """End the answer."""
+        await self._serving.desk.stop((self._tenant.name, self._id), "it was stopped")
+
+    async def end(self) -> None:
+        """End the session, and the answer with it. Another question begins a new one."""
+        with suppress(SessionNotFound):  # none was begun, or nobody has used it for too long
+            await self._serving.desk.delete((self._tenant.name, self._id))
+        self._id = ""
+
+    def _record(self) -> SessionRecord:
+        table, worker = self._serving.desk.table, self._serving.worker
+        with suppress(SessionNotFound):
+            return table.get((self._tenant.name, self._id))
+        record = SessionRecord(
+            id=f"page-{secrets.token_hex(6)}",
+            tenant=self._tenant.name,
+            created=int(time.time()),
+            model=worker.name,
+            manifest=worker.manifest,
+        )
+        self._id = table.create(record).id
+        return record
+
+    def _turn(self, messages: tuple[Message, ...], wish: Wish) -> Turn:
+        return self._serving.worker.checked(
+            Turn(
+                id=f"page-{uuid4().hex}",
+                sampling=Sampling(temperature=wish.temperature, top_p=0.95, seed=secrets.randbits(63)),
+                max_tokens=wish.max_tokens,
+                messages=messages,
+                residency=wish.residency,
+                tenant=self._tenant.name,
+                share_group=self._tenant.share_group,
+            )
+        )

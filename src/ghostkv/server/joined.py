@@ -1,0 +1,97 @@
+"""A request that belongs to a session: what it takes from there, and how its answer comes to be the session's.
+
+An answer of a session goes on when its reader goes away, for a while; see `running`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from ghostkv.errors import InvalidRequest
+from ghostkv.request import Message
+from ghostkv.server.access import tenant_of
+from ghostkv.server.answers import Answer, Answers, gathered
+from ghostkv.server.envelope import Envelope
+from ghostkv.server.numbered import Numbered
+from ghostkv.server.running import Reading
+from ghostkv.server.schema import GenerationRequest
+from ghostkv.server.serving import Serving
+from ghostkv.server.stream import EventStream, Score
+from ghostkv.session.record import NewTurn, SessionRecord, answer_bytes
+from ghostkv.session.turn import Turn
+
+_KEPT_APART: dict[str, Any] = {"messages": True, "prompt": True, "ghostkv": {"plan"}}
+"""Parts of a request that its parameters leave out: the conversation is the session's, the plan is in the answer."""
+
+R = TypeVar("R", bound=GenerationRequest)
+
+
+class Joined:
+    """One request and its session."""
+
+    def __init__(self, serving: Serving, record: SessionRecord, endpoint: str) -> None:
+        self._serving = serving
+        self._record = record
+        self._endpoint = endpoint
+        self._parameters = ""
+
+    @classmethod
+    def of(cls, serving: Serving, request: Request, asked: GenerationRequest, endpoint: str) -> Joined | None:
+        """None for a request that names no session.
+
+        Raises SessionNotFound, also for another tenant's; SessionBusy while somebody reads an answer of it; and
+        InvalidRequest for what one session cannot have.
+        """
+        session = asked.ghostkv.session
+        if session is None:
+            return None
+        if asked.n > 1:
+            raise InvalidRequest(f"n must be 1 in a session, which is one conversation, not {asked.n}", param="n")
+        if len(prompts := getattr(asked, "prompt", ())) > 1:
+            raise InvalidRequest(f"a session takes one prompt at a time, not {len(prompts)}", param="prompt")
+        if getattr(asked, "echo", False):
+            raise InvalidRequest("echo cannot be had in a session: its output is what was generated", param="echo")
+        return cls(serving, serving.desk.free((tenant_of(request).name, session)), endpoint)
+
+    def settled(self, asked: R) -> R:
+        """The request with what the session says where the request says nothing."""
+        given = asked.ghostkv
+        own = {"residency": self._record.residency, "payload_budget": self._record.payload_budget}
+        taken = {name: value for name, value in own.items() if value is not None and name not in given.model_fields_set}
+        settled = asked.model_copy(update={"ghostkv": given.model_copy(update=taken)})
+        self._parameters = settled.model_dump_json(exclude=_KEPT_APART, exclude_unset=True)
+        return settled
+
+    def remembered(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The conversation with the ids of those answers in it that the session gave."""
+        return self._record.remembered(messages)
+
+    async def respond(self, envelope: Envelope, turns: Sequence[Turn], score: Callable[[], Score]) -> EventStream:
+        """Start the answer and stream it. Raises what `Desk.begin` does."""
+        reading = await self._begin(envelope, turns)
+        first = reading.record.first
+        return EventStream(reading, lambda: Numbered(score(), first, first), self._serving.config.keep_alive_s)
+
+    async def collect(self, envelope: Envelope, turns: Sequence[Turn]) -> list[Answer]:
+        """Start the answer and read it to its end. Raises what `Desk.begin` does, and what ended the answer."""
+        return await gathered(await self._begin(envelope, turns), 1)
+
+    async def _begin(self, envelope: Envelope, turns: Sequence[Turn]) -> Reading:
+        [turn] = turns
+        serving = self._serving
+        asked = NewTurn(
+            id=envelope.id,
+            endpoint=self._endpoint,
+            parameters=self._parameters,
+            created=envelope.created,
+            messages=turn.messages,
+            prompt_tokens=serving.worker.prompt_tokens(turn),
+            seed=turn.sampling.seed,
+            max_tokens=turn.max_tokens,
+            most_bytes=answer_bytes(turn.max_tokens, turn.sampling.logprobs or 0) + turn.payload_budget,
+        )
+        key = (self._record.tenant, self._record.id)
+        return await serving.desk.begin(key, asked, turn, lambda closed: Answers(serving, turns, closed))

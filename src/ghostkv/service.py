@@ -1,0 +1,144 @@
+"""The command `ghostkv serve`: from options to a running server. What is heavy is imported inside, as in `cli`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ghostkv.config import ServerConfig, SessionLimits, parse_bytes
+from ghostkv.errors import ConfigError
+from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Budget, Dtype, Model, Threads
+from ghostkv.telemetry.logs import LogFormat, LogLevel, configure
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from ghostkv.page.live import Live
+    from ghostkv.server.serving import Serving
+
+
+def serve(
+    model: Model = "smollm2",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port, which is printed.")] = 8000,
+    kv_budget: Budget = "512MiB",
+    default_max_tokens: Annotated[
+        int, typer.Option(min=1, help="Answer length where a request gives none.")
+    ] = DEFAULTS.default_max_tokens,
+    max_session_tokens: Annotated[
+        int, typer.Option(min=1, help="Most output tokens of one session.")
+    ] = DEFAULTS.max_session_tokens,
+    dtype: Dtype = DEFAULTS.dtype,
+    threads: Threads = DEFAULTS.threads,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL[:DTYPE]",
+            help="One more model, or precision, to share the segments with; repeatable. Dense segments go to the "
+            "strongest with room, light ones to the weakest. Each takes a KV budget of its own.",
+        ),
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(help="TOML file of API keys and tenants. Keys may also stand in $GHOSTKV_API_KEY. None: open."),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Origin whose web pages may ask, or *; repeatable. Default: * where API keys are needed, else none.",
+        ),
+    ] = None,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Answers that may wait for their first token; more are refused with 429.")
+    ] = DEFAULTS.max_waiting,
+    max_waiting_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of their prompts and longest answers together; more are refused too.")
+    ] = SERVER_DEFAULTS.max_waiting_tokens,
+    max_deadline: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Most that an answer may take; also where it names no deadline."),
+    ] = SERVER_DEFAULTS.max_deadline_s,
+    keep_alive: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A stream that is silent for so long says that it lives.")
+    ] = SERVER_DEFAULTS.keep_alive_s,
+    max_sessions: Annotated[
+        int, typer.Option(min=1, help="Sessions that a tenant may have; more are refused with 429.")
+    ] = SERVER_DEFAULTS.sessions.count,
+    session_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory of a tenant's sessions; what may exceed it is refused.")
+    ] = "256MiB",
+    session_idle: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A session that nobody uses for so long is forgotten.")
+    ] = SERVER_DEFAULTS.sessions.idle_s,
+    session_grace: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A session's answer that nobody reads goes on for so long.")
+    ] = SERVER_DEFAULTS.sessions.grace_s,
+    drain_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="What running answers have to end by themselves after SIGTERM.")
+    ] = SERVER_DEFAULTS.drain_s,
+    log_format: Annotated[LogFormat, typer.Option(help="How the log on standard error is written.")] = LogFormat.TEXT,
+    log_level: Annotated[LogLevel, typer.Option(help="The least that is logged; info: each request.")] = LogLevel.INFO,
+    page: Annotated[bool, typer.Option(help="A page at / that shows all this live; for admins, if any.")] = True,  # noqa: FBT002
+) -> None:
+    """Serve an OpenAI-compatible API."""
+    try:
+        from ghostkv.page.live import Live
+        from ghostkv.server.key_file import read_access
+        from ghostkv.server.serve import listen
+        from ghostkv.server.serve import serve as run
+    except ImportError as error:
+        raise ConfigError(f"the server needs an extra: pip install 'ghostkv[server]' ({error})") from error
+    from ghostkv.launch import engine_config, open_fleet
+    from ghostkv.tables import size
+    from ghostkv.terminal import Progress
+
+    config = engine_config(
+        kv_budget=kv_budget,
+        dtype=dtype,
+        threads=threads,
+        default_max_tokens=default_max_tokens,
+        max_session_tokens=max_session_tokens,
+        max_waiting=max_waiting,
+    )
+    limits = ServerConfig(
+        max_waiting_tokens=max_waiting_tokens,
+        keep_alive_s=keep_alive,
+        max_deadline_s=max_deadline,
+        sessions=SessionLimits(max_sessions, parse_bytes(session_memory), session_idle, session_grace),
+        drain_s=drain_timeout,
+    )
+    access = read_access(api_keys, os.environ, cors_origin or ())
+    configure(log_format, log_level)
+    with listen(host, port) as bound, Progress() as progress:
+        if not access.keys and host not in ("127.0.0.1", "::1", "localhost"):
+            typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
+        live = Live()
+        serving = open_fleet(model, config, worker or (), announce=progress, on_step=live.stepped)
+        progress.done()
+        address = f"[{host}]" if ":" in host else host
+        url = f"http://{address}:{bound.getsockname()[1]}/v1"
+        budget = size(serving.backend.capabilities().kv_budget)
+        more = f" for each of {1 + len(worker)} workers" if worker else ""
+        line = f"serving {serving.name} at {url} (KV budget {budget}{more})"
+        beside = _page(live) if page else lambda app, serving: None
+        run(
+            serving,
+            bound,
+            access,
+            config=limits,
+            observers=(live,) if page else (),
+            beside=beside,
+            ready=lambda: print(line, flush=True),
+        )
+
+
+def _page(live: Live) -> Callable[[FastAPI, Serving], None]:
+    """The live page, mounted beside the API."""
+    from ghostkv.page.mount import mount_page  # takes a second to import
+
+    return lambda app, serving: mount_page(app, serving, live)

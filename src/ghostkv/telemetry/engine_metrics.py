@@ -1,0 +1,95 @@
+"""Metrics of the engines: read from their own counters when somebody asks, while they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+
+from ghostkv.backends.base import Stats
+from ghostkv.session.worker import Worker
+
+_LABELS = ("model_name", "worker")
+_GAUGES = {  # name -> (field of Stats, help)
+    "vllm:num_requests_running": ("running", "Segments that run"),
+    "vllm:num_requests_waiting": ("waiting", "Segments in line"),
+    "ghostkv_live_blocks": ("live_blocks", "KV blocks that running segments reference"),
+    "ghostkv_cached_blocks": ("cached_blocks", "KV blocks that nothing references and a prompt may find"),
+    "ghostkv_free_blocks": ("free_blocks", "KV blocks that hold nothing"),
+}
+_COUNTERS = {
+    "vllm:generation_tokens": ("generated_tokens", "Output tokens chosen"),
+    "vllm:prefix_cache_queries": ("prompt_tokens", "Prompt tokens of segments that ended"),
+    "vllm:prefix_cache_hits": ("cached_tokens", "Of those, found in the prefix index"),
+    "ghostkv_prefill_tokens": ("prefill_tokens", "Prompt tokens computed"),
+    "ghostkv_waits_for_memory": ("waits_for_memory", "Segments that were first in line and lacked KV blocks"),
+    "ghostkv_engine_refused": ("refused", "Segments refused before any generation"),
+    "ghostkv_engine_steps": ("steps", "Steps"),
+    "ghostkv_engine_step_seconds": ("step_seconds", "Seconds of forward passes"),
+}
+
+
+class EngineCollector:
+    """A collector over the members of a worker; one that does not say what it counts has no samples."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._model = worker.name
+        self._members: Mapping[str, Worker] = worker.members()
+
+    def describe(self) -> list[Metric]:
+        """None: nothing is read for registering."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every number of every member, each member read once."""
+        read = {name: (member, member.stats()) for name, member in self._members.items() if member.stats is not None}
+        for family, (field, text) in _GAUGES.items():
+            yield self._gauge(family, text, {name: getattr(stats, field) for name, (_, stats) in read.items()})
+        for family, (field, text) in _COUNTERS.items():
+            counter = CounterMetricFamily(family, text, labels=_LABELS)
+            for name, (_, stats) in read.items():
+                counter.add_metric((self._model, name), getattr(stats, field))
+            yield counter
+        yield _boundaries(self._model, {name: stats for name, (_, stats) in read.items()})
+        usage = {name: stats.live_blocks / stats.blocks for name, (_, stats) in read.items()}
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks that are referenced, 0 to 1", usage)
+        live = {name: stats.live_blocks * _block_bytes(member) for name, (member, stats) in read.items()}
+        yield self._gauge("ghostkv_live_kv_bytes", "Bytes of referenced KV blocks", live)
+        peak = {name: stats.peak_live_blocks * _block_bytes(member) for name, (member, stats) in read.items()}
+        yield self._gauge("ghostkv_peak_live_kv_bytes", "The most there have been in any step", peak)
+        budget = {name: stats.blocks * _block_bytes(member) for name, (member, stats) in read.items()}
+        yield self._gauge("ghostkv_kv_budget_bytes", "Bytes of all KV blocks", budget)
+        yield self._configuration({name: stats.blocks for name, (_, stats) in read.items()})
+
+    def _gauge(self, name: str, text: str, values: Mapping[str, float]) -> Metric:
+        gauge = GaugeMetricFamily(name, text, labels=_LABELS)
+        for member, value in values.items():
+            gauge.add_metric((self._model, member), value)
+        return gauge
+
+    def _configuration(self, blocks: Mapping[str, int]) -> Metric:
+        info = InfoMetricFamily("vllm:cache_config", "The KV pool", labels=_LABELS)
+        for name, count in blocks.items():
+            member = self._members[name]
+            info.add_metric(
+                (self._model, name),
+                {
+                    "block_size": str(member.backend.capabilities().block_tokens),
+                    "num_gpu_blocks": str(count),
+                    "enable_prefix_caching": "True",
+                },
+            )
+        return info
+
+
+def _boundaries(model: str, read: Mapping[str, Stats]) -> Metric:
+    family = CounterMetricFamily("ghostkv_boundaries", "Decisions at boundaries", labels=(*_LABELS, "decision"))
+    for name, stats in read.items():
+        family.add_metric((model, name, "keep"), stats.kept)
+        family.add_metric((model, name, "flush"), stats.flushed)
+    return family
+
+
+def _block_bytes(worker: Worker) -> int:
+    capabilities = worker.backend.capabilities()
+    return capabilities.block_tokens * capabilities.kv_bytes_per_token

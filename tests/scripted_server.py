@@ -1,0 +1,42 @@
+"""A server process over a scripted engine: `python scripted_server.py '{"seconds": 0.01, "drain_s": 5}'`.
+
+It prints its address. The script says "x" for ever; after `breaks_after` tokens the engine dies.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+from ghostkv.config import EngineConfig, ServerConfig
+from ghostkv.errors import GhostError
+from ghostkv.server.access import Access
+from ghostkv.server.serve import listen, serve
+from services import ScriptedBackend, scripted_worker
+
+
+def main(seconds: float = 0.0, drain_s: float = 10.0, breaks_after: int = 10**9, send_buffer: int = 0) -> None:
+    spoken = 0
+
+    def script(history: tuple[int, ...], draw: object) -> int:
+        nonlocal spoken
+        spoken += 1
+        if spoken > breaks_after:
+            raise RuntimeError("the model broke")
+        return ord("x")
+
+    worker = scripted_worker(ScriptedBackend(script, seconds=seconds), EngineConfig())
+    with listen("127.0.0.1", 0) as bound:
+        if send_buffer:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        serve(worker, bound, Access(), config=ServerConfig(drain_s=drain_s), ready=lambda: print(url, flush=True))
+
+
+if __name__ == "__main__":
+    try:
+        main(**json.loads(sys.argv[1]))
+    except GhostError as error:  # as the command line does
+        print(f"error: {error.message}", file=sys.stderr)
+        sys.exit(1)
