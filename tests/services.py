@@ -188,3 +188,11 @@ def answering(answer: Callable[[str], str]) -> Script:
         return saying(answer(TOKENIZER.decode(tokens[:start])))(history, draw)
 
     return script
+
+
+def until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+    """Wait for a condition, at most so long, which is a watchdog and no measure; whether it holds."""
+    end = time.perf_counter() + seconds
+    while not condition() and time.perf_counter() < end:
+        time.sleep(0.01)
+    return condition()

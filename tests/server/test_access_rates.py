@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -16,16 +14,9 @@ from ghostkv.errors import RateLimited
 from ghostkv.server.metering import Metering
 from ghostkv.server.rates import Meter, Rates, Spent
 from keys import access, bearer, client, key_of
-from services import ScriptedBackend, Service, saying, scripted_worker, serving
+from services import ScriptedBackend, Service, saying, scripted_worker, serving, until
 
 ASK = [{"role": "user", "content": "hi"}]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @given(
@@ -134,7 +125,7 @@ def test_a_client_that_leaves_pays_for_its_prompt() -> None:
         stream = asking.chat.completions.create(model="scripted", messages=ASK, max_tokens=500, stream=True)
         next(iter(stream))
         stream.close()
-        until(lambda: service.worker.backend.engine.idle)
+        assert until(lambda: service.worker.backend.engine.idle)
         refusal(service, "alice")
 
 
@@ -150,5 +141,5 @@ def test_requests_at_a_time_of_each_key() -> None:
             reply = service.http.post("/v1/completions", json={}, headers=bearer("alice"))
             return bool(reply.status_code != 429)
 
-        until(admitted)
+        assert until(admitted)
         total(service, "alice")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -14,7 +12,7 @@ import pytest
 
 from ghostkv.config import EngineConfig
 from ghostkv.request import Message
-from services import Scripted, ScriptedBackend, Service, saying
+from services import Scripted, ScriptedBackend, Service, saying, until
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 LONG: dict[str, Any] = {"model": "scripted", "messages": HI, "max_tokens": 5000}
@@ -24,13 +22,6 @@ KEPT: dict[str, Any] = LONG | {
     "ghostkv": {"residency": "full"},
 }  # 20 of 30 blocks for its whole life
 WITHOUT_END = saying("word " * 2000)
-
-
-def until(condition: Callable[[], bool], seconds: float) -> bool:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 def backend_of(service: Service) -> ScriptedBackend:

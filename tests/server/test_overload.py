@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 
 from ghostkv.config import EngineConfig, ServerConfig
 from ghostkv.session.turn import Event, Turn
-from services import Scripted, ScriptedBackend, Service
+from services import Scripted, ScriptedBackend, Service, until
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 BODY: dict[str, Any] = {"model": "scripted", "messages": HI, "max_tokens": 20}
@@ -34,13 +34,6 @@ def endless(history: tuple[int, ...], draw: object) -> int:
 def backend_of(service: Service) -> ScriptedBackend:
     assert isinstance(service.worker.backend, ScriptedBackend)
     return service.worker.backend
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 def idle(service: Service) -> bool:
@@ -171,7 +164,7 @@ def test_a_deadline_that_passes_in_line(scripted: Scripted) -> None:
         body = BODY | {"stream": stream, "ghostkv": {"deadline_s": seconds}}
         with busy(service, 2):
             reply = service.http.post("/v1/chat/completions", json=body)
-            assert service.server.serving.gate.inside == 2
+            assert until(lambda: service.server.serving.gate.inside == 2)
         if seconds < 1:
             assert (reply.status_code, reply.headers["x-should-retry"]) == (408, "false")
             error = reply.json()["error"]

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ import pytest
 
 from ghostkv.errors import ConfigError
 from ghostkv.server.serve import listen, raise_descriptor_limit
+from services import until
 
 PROGRAM = Path(__file__).parents[1] / "scripted_server.py"
 BODY: dict[str, Any] = {"model": "scripted", "prompt": "a", "max_tokens": 900, "stream": True}
@@ -95,13 +95,6 @@ class Reader(threading.Thread):
         self.join(30)
         assert not self.is_alive()
         return json.loads(self.lines[-2]), self.lines[-1]
-
-
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 def test_a_signal_drains(start: Start) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from ghostkv.config import ServerConfig, SessionLimits
 from ghostkv.server.access import Tenant
 from keys import access, bearer
-from services import TOKENIZER, Scripted, ScriptedBackend, Service, saying, scripted_worker, serving
+from services import TOKENIZER, Scripted, ScriptedBackend, Service, saying, scripted_worker, serving, until
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
@@ -68,13 +67,6 @@ def text_of(events: Sequence[tuple[int, Any]]) -> str:
 def error_of(reply: Any) -> tuple[int, str, str | None]:
     said = reply.json()["error"]
     return reply.status_code, said["code"], said["param"]
-
-
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 def status(service: Service, session: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -15,7 +13,7 @@ import pytest
 from ghostkv.config import ServerConfig
 from ghostkv.server.chunks import Chunks
 from ghostkv.session.turn import Finished
-from services import Scripted, ScriptedBackend, Service
+from services import Scripted, ScriptedBackend, Service, until
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 BODY: dict[str, Any] = {"model": "scripted", "messages": HI, "stream": True}
@@ -29,13 +27,6 @@ def counting(history: tuple[int, ...], draw: object) -> int:
 def backend_of(service: Service) -> ScriptedBackend:
     assert isinstance(service.worker.backend, ScriptedBackend)
     return service.worker.backend
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 def events(text: str) -> list[Any]:
