@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import gc
 import threading
 import warnings
@@ -21,9 +20,6 @@ from ghostkv.server.access import Access, Key, Tenant
 from ghostkv.server.rates import Meter, Rates
 from keys import access, bearer, key_of
 from services import ScriptedBackend, Service, answering, scripted_worker, serving
-
-# litellm and langchain-openai cache their connections in their modules, to the end of the process.
-atexit.register(warnings.simplefilter, "ignore", ResourceWarning)
 
 OSLO = '{"city": "Oslo"}'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -33,11 +34,13 @@ class Ship(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def litellm() -> Any:
+def litellm() -> Iterator[Any]:
     """Imported late: it would fetch a list of prices from the network, and takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        return importlib.import_module("litellm")
+        module = importlib.import_module("litellm")
+    yield module
+    module.in_memory_llm_clients_cache.flush_cache()  # else its sockets stay open to the end of the process
 
 
 def at(service: Service, **more: Any) -> dict[str, Any]:
