@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
@@ -86,25 +87,15 @@ def _turns(
     limits = [limit for limit in (asked.max_tokens, asked.max_completion_tokens) if limit is not None]
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
     calling = asked.calling
+    sampling = asked.sampling(seed=seed, logprobs=asked.top_logprobs if asked.logprobs else None)
     turn = worker.checked(
-        Turn(
-            id=request_id,
-            sampling=asked.sampling(seed=seed, logprobs=asked.top_logprobs if asked.logprobs else None),
-            max_tokens=min(limits, default=0),
+        replace(
+            asked.ghostkv.turn(request_id, tenant, sampling, min(limits, default=None), grammar),
             messages=asked.conversation if joined is None else joined.remembered(asked.conversation),
             tools=calling.tools if calling else (),
             stop=tuple(asked.stop),
             stop_ids=tuple(asked.stop_token_ids),
             ignore_eos=asked.ignore_eos,
-            residency=asked.ghostkv.residency,
-            strict=asked.ghostkv.strict,
-            tenant=tenant.name,
-            share_group=tenant.share_group,
-            payload_budget=asked.ghostkv.payload_budget,
-            long_prompt=asked.ghostkv.long_prompt,
-            plan=asked.ghostkv.plan,
-            deadline_s=asked.ghostkv.deadline_s,
-            grammar=grammar,
         )
     )
     check_plan(turn, asked.n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
@@ -99,13 +99,12 @@ def _turns(
     # Log-probabilities of a prompt are those of the whole, whatever the default is; what was asked for is not changed.
     whole_prompt = asked.scores_prompt and "residency" not in asked.ghostkv.model_fields_set
     residency = "full" if whole_prompt else asked.ghostkv.residency
+    sampling = asked.sampling(seed=seed, logprobs=asked.logprobs)
     prompts = [_read(worker, prompt, residency) for prompt in asked.prompt]
     turns = [
         worker.checked(
-            Turn(
-                id=f"{request_id}-{at}",
-                sampling=asked.sampling(seed=seed, logprobs=asked.logprobs),
-                max_tokens=asked.max_tokens or 0,
+            replace(
+                asked.ghostkv.turn(f"{request_id}-{at}", tenant, sampling, asked.max_tokens, grammar),
                 generates=asked.max_tokens != 0,
                 scores=PromptScores(best=asked.logprobs or 0) if asked.scores_prompt else None,
                 prompt=prompt.ids,
@@ -113,14 +112,6 @@ def _turns(
                 stop_ids=tuple(asked.stop_token_ids),
                 ignore_eos=asked.ignore_eos,
                 residency=residency,
-                strict=asked.ghostkv.strict,
-                tenant=tenant.name,
-                share_group=tenant.share_group,
-                payload_budget=asked.ghostkv.payload_budget,
-                long_prompt=asked.ghostkv.long_prompt,
-                plan=asked.ghostkv.plan,
-                deadline_s=asked.ghostkv.deadline_s,
-                grammar=grammar,
             )
         )
         for at, prompt in enumerate(prompts)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from uuid import uuid4
 
 from fastapi import APIRouter, Request, Response
@@ -119,23 +120,13 @@ def _turn(
 ) -> Turn:
     instructions = () if asked.instructions is None else (Message("system", asked.instructions),)
     calling = asked.calling
+    sampling = asked.sampling(secrets.randbits(63) if asked.seed is None else asked.seed)
     with _own_names():
         return worker.checked(
-            Turn(
-                id=f"{request_id}-0",
-                sampling=asked.sampling(secrets.randbits(63) if asked.seed is None else asked.seed),
-                max_tokens=asked.max_output_tokens or 0,
+            replace(
+                asked.ghostkv.turn(f"{request_id}-0", tenant, sampling, asked.max_output_tokens, grammar),
                 messages=(*instructions, *conversation),
                 tools=calling.tools if calling else (),
-                residency=asked.ghostkv.residency,
-                strict=asked.ghostkv.strict,
-                tenant=tenant.name,
-                share_group=tenant.share_group,
-                payload_budget=asked.ghostkv.payload_budget,
-                long_prompt=asked.ghostkv.long_prompt,
-                plan=asked.ghostkv.plan,
-                deadline_s=asked.ghostkv.deadline_s,
-                grammar=grammar,
             )
         )
 

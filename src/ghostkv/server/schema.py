@@ -14,7 +14,8 @@ from ghostkv.errors import InvalidRequest, Unsupported
 from ghostkv.launch import DEFAULT_RESIDENCY
 from ghostkv.protocol.payload import DEFAULT_BUDGET
 from ghostkv.protocol.plan import Plan
-from ghostkv.request import Message, Sampling
+from ghostkv.request import Grammar, Message, Sampling
+from ghostkv.server.access import Tenant
 from ghostkv.server.fields import Schema
 from ghostkv.server.message_schema import ChatMessage
 from ghostkv.server.structure import ResponseFormat, Structure, StructureExtension, only
@@ -22,7 +23,7 @@ from ghostkv.server.tool_schema import MOST_TOOLS, FunctionTool, ToolChoice, cal
 from ghostkv.server.tools import Calling
 from ghostkv.session.limits import MOST_LOGPROBS
 from ghostkv.session.planning import asked_plan
-from ghostkv.session.turn import LongPrompt
+from ghostkv.session.turn import LongPrompt, Turn
 
 MOST_ANSWERS = 128
 """Answers of one HTTP request, over all its prompts."""
@@ -96,6 +97,25 @@ class Extension(StructureExtension):
                 param="ghostkv.deterministic",
             )
         return self
+
+    def turn(
+        self, answer_id: str, tenant: Tenant, sampling: Sampling, max_tokens: int | None, grammar: Grammar | None
+    ) -> Turn:
+        """A turn with all that the extension asks for, and nothing to answer yet; `max_tokens` None: the default."""
+        return Turn(
+            id=answer_id,
+            sampling=sampling,
+            max_tokens=max_tokens or 0,
+            residency=self.residency,
+            strict=self.strict,
+            tenant=tenant.name,
+            share_group=tenant.share_group,
+            payload_budget=self.payload_budget,
+            long_prompt=self.long_prompt,
+            plan=self.plan,
+            deadline_s=self.deadline_s,
+            grammar=grammar,
+        )
 
 
 def _listed(stop: object) -> object:
