@@ -165,9 +165,10 @@ def test_importing_the_package_or_the_command_line_is_light() -> None:
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 from ghostkv import LLM
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background inherits that it is ignored
 with LLM(sys.argv[1], kv_budget="4MiB", dtype="float32") as llm:
     try:
         for event in llm.events(llm.turn("Count: ", max_tokens=100_000, ignore_eos=True, seed=1)):

@@ -58,13 +58,20 @@ def linear(x: torch.Tensor, weight: Linear, scales: torch.Tensor) -> torch.Tenso
     """
     turned = hadamard(x.float(), weight.block)
     largest = turned.abs().amax(dim=1, keepdim=True)
-    digits = torch.where(largest > 0, turned * (LARGEST / largest), 0.0).round().nan_to_num(0.0)
+    digits = digits_of(turned, largest).nan_to_num(0.0)
     sums = (digits.double() @ weight.data.double().t()).float()
     rows = torch.where(largest.isfinite(), largest / LARGEST, math.nan)
     scaled = sums * rows * scales
     width = weight.outputs - weight.fine
     scaled[:, width - weight.fine : width] += scaled[:, width:]
     return scaled[:, :width].contiguous()
+
+
+def digits_of(turned: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """The digits of rows [n, width], as float32, whose largest absolute values are `largest` [n, 1]."""
+    # Not `LARGEST / largest`: torch takes that as LARGEST times the reciprocal, which rounds twice.
+    inverse = torch.full_like(largest, LARGEST) / largest
+    return torch.where(largest > 0, turned * inverse, 0.0).round()
 
 
 def hadamard_block(width: int) -> int:
