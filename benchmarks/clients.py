@@ -23,6 +23,7 @@ from typing import Any
 
 import openai
 from client_environment import client_bin, version
+from http_client import ServerProcess
 from record import append
 from vllm_environment import vllm_python
 
@@ -209,32 +210,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         keys = Path(scratch) / "keys.toml"
         keys.write_text(KEYS, encoding="utf-8")
-        log = Path(scratch) / "log"
-        with log.open("w") as errors:
-            server, url = serve(keys, errors)
-            try:
-                rows = [one(name, Place(url, exported(), scratch_of(scratch, name))) for name in arguments.clients]
-            finally:
-                server.terminate()
-                server.wait()
-        bugs = re.findall(r"^.*unexpected.*$|^Traceback.*$", log.read_text(), flags=re.MULTILINE)
+        with ServerProcess("smollm2", ("--api-keys", str(keys), "--no-page")) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            rows = [one(name, Place(url, exported(), scratch_of(scratch, name))) for name in arguments.clients]
+            bugs = re.findall(r"^.*unexpected.*$|^Traceback.*$", server.log, flags=re.MULTILINE)
     if bugs:
         print(f"the server's log: {bugs[:3]}")
     if not arguments.dry:
         print(f"written to {append('clients', rows)}")
     sys.exit(bool(bugs) or any(row["result"] != "works" for row in rows))
-
-
-def serve(keys: Path, log: Any) -> tuple[subprocess.Popen[str], str]:
-    """A server of keys, and its address without /v1."""
-    command = [sys.executable, "-m", "ghostkv", "serve", "--port", "0", "--api-keys", str(keys), "--no-page"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"(http://127\.0\.0\.1:\d+)/", line)
-    if found is None:
-        raise SystemExit(f"the server did not start: {line}")
-    return process, found[1]
 
 
 def use_up(url: str) -> None:

@@ -38,6 +38,7 @@ class ServerProcess:
         if found is None:
             raise SystemExit(f"the server did not start: {line}{self.log}")
         self.name, self.port = found[1], int(found[2])
+        self.pid = self._process.pid
         self.scrapes = 0
 
     def __enter__(self) -> ServerProcess:
@@ -62,17 +63,17 @@ class ServerProcess:
 
     def tasks(self) -> list[str]:
         """The coroutines that its event loop runs."""
-        os.kill(self._process.pid, signal.SIGUSR1)
+        os.kill(self.pid, signal.SIGUSR1)
         names: list[str] = json.loads(self._line())
         return names
 
     def descriptors(self) -> int:
         """Open files and sockets."""
-        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def resident_bytes(self) -> int:
         """RSS."""
-        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def metrics(self) -> dict[str, float]:

@@ -16,10 +16,8 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +28,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from http_client import ServerProcess
 from record import append
 
 from ghostkv.bench.engine import decode
@@ -108,21 +107,11 @@ def engine_process(model: Path, config: EngineConfig, *, apart: bool) -> None:
             print(json.dumps(thread.submit(run, load).result() if apart else run(load)), flush=True)
 
 
-class Server:
+class Server(ServerProcess):
     """`ghostkv serve`."""
 
     def __init__(self, model: Path, config: EngineConfig, options: Sequence[str]) -> None:
-        command = [sys.executable, "-m", "ghostkv", "serve", "--model", str(model), "--port", "0"]
-        command += ["--kv-budget", str(config.kv_budget), "--dtype", config.dtype, *options]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the server
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        found = re.search(r"serving (\S+) at http://127\.0\.0\.1:(\d+)/", line)
-        if found is None:
-            self._log.seek(0)
-            raise SystemExit(f"the server did not start: {line}{self._log.read()}")
-        self.name, self.port = found[1], int(found[2])
+        super().__init__(str(model), ("--kv-budget", str(config.kv_budget), "--dtype", config.dtype, *options))
 
     def run(self, load: Load) -> dict[str, float]:
         """Tokens per second as the client sees them, and processor seconds."""
@@ -137,14 +126,6 @@ class Server:
             "engine_cpu_s": self._all_s() - self._loop_s() - others,
             "client_cpu_s": time.process_time() - client,
         }
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._log.close()
 
     async def _streams(self, load: Load) -> int:
         return sum(await asyncio.gather(*(self._stream(prompt, load.tokens) for prompt in load.prompts)))
@@ -176,11 +157,11 @@ class Server:
         return generated
 
     def _all_s(self) -> float:
-        return _seconds(Path(f"/proc/{self._process.pid}/stat"))
+        return _seconds(Path(f"/proc/{self.pid}/stat"))
 
     def _loop_s(self) -> float:
         """Of the main thread, on which the event loop runs."""
-        return _seconds(Path(f"/proc/{self._process.pid}/task/{self._process.pid}/stat"))
+        return _seconds(Path(f"/proc/{self._process.pid}/task/{self.pid}/stat"))
 
 
 def _seconds(stat: Path) -> float:

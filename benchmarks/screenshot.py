@@ -6,15 +6,13 @@ python benchmarks/screenshot.py [--out docs/page.png] [--dark]
 from __future__ import annotations
 
 import argparse
-import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 import openai
+from http_client import ServerProcess
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
@@ -36,16 +34,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/page.png"))
     parser.add_argument("--dark", action="store_true")
     asked = parser.parse_args()
-    command = [sys.executable, "-m", "ghostkv", "serve", "--port", "0", "--kv-budget", "36MiB", "--log-level", "error"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stdout.readline() if server.stdout is not None else ""
-            found = re.search(r"http://\S+/v1", line)
-            if found is None:
-                raise SystemExit(f"the server did not start: {line}")
-            take(found[0], asked.out, dark=asked.dark)
-        finally:
-            server.kill()
+    with ServerProcess("smollm2", ("--kv-budget", "36MiB", "--log-level", "error")) as server:
+        take(f"http://127.0.0.1:{server.port}/v1", asked.out, dark=asked.dark)
 
 
 def take(base: str, out: Path, *, dark: bool) -> None:

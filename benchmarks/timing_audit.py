@@ -22,8 +22,6 @@ import argparse
 import http.client
 import json
 import random
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from http_client import ServerProcess
 from record import append
 
 from ghostkv.server.key_file import made_key
@@ -117,17 +116,9 @@ def server(model: str, kv_budget: str) -> Iterator[Callable[[str], Client]]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "keys.toml"
         file.write_text("\n".join(entries), encoding="utf-8")
-        command = [sys.executable, "-m", "ghostkv", "serve", "--model", model, "--port", "0", "--kv-budget", kv_budget]
-        command += ["--api-keys", str(file), "--log-level", "warning"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                line = process.stdout.readline() if process.stdout is not None else ""
-                found = re.match(r"serving (.+) at http://127\.0\.0\.1:(\d+)/", line)
-                if found is None:
-                    raise SystemExit(f"the server did not start: {line!r}")
-                yield lambda tenant: Client(int(found[2]), keys[tenant][0], found[1])
-            finally:
-                process.terminate()
+        options = ("--kv-budget", kv_budget, "--api-keys", str(file), "--log-level", "warning")
+        with ServerProcess(model, options) as process:
+            yield lambda tenant: Client(process.port, keys[tenant][0], process.name)
 
 
 def measure(connect: Callable[[str], Client], rounds: int, words: int, seed: int) -> dict[str, Arm]:

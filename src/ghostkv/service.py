@@ -118,7 +118,8 @@ def serve(
         if not access.keys and host not in ("127.0.0.1", "::1", "localhost"):
             typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
         live = Live()
-        serving = open_fleet(model, config, worker or (), announce=progress, on_step=live.stepped)
+        stepped = live.stepped if page else lambda worker, trace: None
+        serving = open_fleet(model, config, worker or (), announce=progress, on_step=stepped)
         progress.done()
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{bound.getsockname()[1]}/v1"

@@ -5,7 +5,7 @@ Mutable and owned by the request's sequence. It knows bits and verdicts; the gra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import numpy as np
 
@@ -26,8 +26,10 @@ class Constraint:
         """What led to a dead end; "" where there is none."""
         return self._matcher.failure
 
-    def allowed(self, masked: Iterable[int] = ()) -> Bitmask:
+    def allowed(self, masked: Collection[int] = ()) -> Bitmask:
         """The ids that may come next, without the `masked` ones unless there are no others: min_tokens gives way."""
+        if not masked:
+            return self._allowed
         rest = self._allowed.copy()
         for token_id in masked:
             rest[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))

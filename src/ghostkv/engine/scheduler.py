@@ -150,8 +150,10 @@ class Scheduler:
             if sequence.ring is None:
                 self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
             delta = self._result(sequence, token)
-            if delta is not None or scored:
-                deltas.append(replace(delta or Delta(row.request_id), prompt=scored))
+            if scored:
+                delta = replace(delta or Delta(row.request_id), prompt=scored)
+            if delta is not None:
+                deltas.append(delta)
         return deltas
 
     def check_integrity(self) -> None:

@@ -43,9 +43,7 @@ def passage(lab: Lab, ids: Sequence[int], form: str, text: str = PROSE) -> Passa
     """`ids` in one of FORMS. A raw prompt begins as the model's prompts do."""
     if form == CHAT:
         return Passage(ASK, tuple(ids), text)
-    tokenizer = lab.worker.tokenizer
-    begin = (tokenizer.bos_id,) if tokenizer.add_bos and tokenizer.bos_id is not None else ()
-    return Passage(RawPrompt((*begin, *ids[:OPENING])), tuple(ids[OPENING:]), text)
+    return Passage(RawPrompt((*lab.worker.tokenizer.prefix, *ids[:OPENING])), tuple(ids[OPENING:]), text)
 
 
 def head_tokens(lab: Lab, form: str) -> int:

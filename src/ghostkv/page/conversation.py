@@ -13,10 +13,10 @@ from uuid import uuid4
 from ghostkv.errors import SessionNotFound
 from ghostkv.request import Message, Sampling
 from ghostkv.server.access import Tenant
-from ghostkv.server.answers import Answers
+from ghostkv.server.joined import Head, begin
 from ghostkv.server.running import Reading
 from ghostkv.server.serving import Serving
-from ghostkv.session.record import NewTurn, SessionRecord, answer_bytes
+from ghostkv.session.record import SessionRecord
 from ghostkv.session.turn import Turn
 
 
@@ -42,19 +42,8 @@ class Conversation:
         """Start an answer to the conversation. Raises what a request to the API is refused with."""
         record = self._record()
         turn = await asyncio.to_thread(self._turn, record.remembered(messages), wish)
-        asked = NewTurn(
-            id=turn.id,
-            endpoint="page",
-            parameters=json.dumps({"temperature": wish.temperature, "ghostkv": {"residency": wish.residency}}),
-            created=int(time.time()),
-            messages=turn.messages,
-            prompt_tokens=self._serving.worker.prompt_tokens(turn),
-            seed=turn.sampling.seed,
-            max_tokens=turn.max_tokens,
-            most_bytes=answer_bytes(turn.max_tokens, 0) + turn.payload_budget,
-        )
-        key = (record.tenant, record.id)
-        return await self._serving.desk.begin(key, asked, turn, lambda closed: Answers(self._serving, [turn], closed))
+        parameters = json.dumps({"temperature": wish.temperature, "ghostkv": {"residency": wish.residency}})
+        return await begin(self._serving, record, turn, Head(turn.id, "page", parameters))
 
     async def stop(self) -> None:
         """End the answer."""

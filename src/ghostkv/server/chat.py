@@ -25,7 +25,6 @@ from ghostkv.server.replies import whole
 from ghostkv.server.schema import ChatRequest, StreamOptions
 from ghostkv.server.serving import Serving
 from ghostkv.server.stream import respond
-from ghostkv.server.structure import grammar_of
 from ghostkv.server.tool_chat import CallingChoice
 from ghostkv.server.tool_grammar import calling_grammar
 from ghostkv.session.planning import check_plan
@@ -50,7 +49,7 @@ def chat_routes(serving: Serving) -> APIRouter:
         asked = asked if joined is None else joined.settled(asked)
         envelope = chat_envelope(worker, f"chatcmpl-{uuid4().hex}", asked)
         tenant = tenant_of(request)
-        grammar = await _grammar(worker, asked, tenant.name)
+        grammar = await calling_grammar(worker, asked.calling, asked.structure, tenant.name)
         turns = await asyncio.to_thread(_turns, worker, asked, envelope.id, tenant, joined, grammar)
         if asked.stream:
             score = partial(chat_score, envelope, asked, lambda: prompt_tokens(worker, turns, asked.n))
@@ -100,12 +99,6 @@ def _turns(
     )
     check_plan(turn, asked.n)
     return choices_of(turn, asked.n)
-
-
-async def _grammar(worker: Worker, asked: ChatRequest, domain: str) -> Grammar | None:
-    if asked.calling is None:
-        return await grammar_of(worker, asked.structure, domain)
-    return await calling_grammar(worker, asked.calling, asked.structure, domain)
 
 
 def _writers(worker: Worker, asked: ChatRequest, answer_id: str) -> list[ChoiceWriter]:

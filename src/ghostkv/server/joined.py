@@ -5,7 +5,9 @@ An answer of a session goes on when its reader goes away, for a while; see `runn
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -81,17 +83,32 @@ class Joined:
 
     async def _begin(self, envelope: Envelope, turns: Sequence[Turn]) -> Reading:
         [turn] = turns
-        serving = self._serving
-        asked = NewTurn(
-            id=envelope.id,
-            endpoint=self._endpoint,
-            parameters=self._parameters,
-            created=envelope.created,
-            messages=turn.messages,
-            prompt_tokens=serving.worker.prompt_tokens(turn),
-            seed=turn.sampling.seed,
-            max_tokens=turn.max_tokens,
-            most_bytes=answer_bytes(turn.max_tokens, turn.sampling.logprobs or 0) + turn.payload_budget,
-        )
-        key = (self._record.tenant, self._record.id)
-        return await serving.desk.begin(key, asked, turn, lambda closed: Answers(serving, turns, closed))
+        head = Head(envelope.id, self._endpoint, self._parameters, envelope.created)
+        return await begin(self._serving, self._record, turn, head)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a session notes of a request besides its turn."""
+
+    id: str  # of the reply
+    endpoint: str
+    parameters: str  # JSON
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+async def begin(serving: Serving, record: SessionRecord, turn: Turn, head: Head) -> Reading:
+    """Start `turn` as the session's next answer. Raises what `Desk.begin` does."""
+    asked = NewTurn(
+        id=head.id,
+        endpoint=head.endpoint,
+        parameters=head.parameters,
+        created=head.created,
+        messages=turn.messages,
+        prompt_tokens=serving.worker.prompt_tokens(turn),
+        seed=turn.sampling.seed,
+        max_tokens=turn.max_tokens,
+        most_bytes=answer_bytes(turn.max_tokens, turn.sampling.logprobs or 0) + turn.payload_budget,
+    )
+    key = (record.tenant, record.id)
+    return await serving.desk.begin(key, asked, turn, lambda closed: Answers(serving, [turn], closed))

@@ -32,10 +32,10 @@ class Spent:
         """Spend."""
         self._forget(now)
         second = math.floor(now)
+        self._total += amount
         if self._seconds and self._seconds[-1][0] == second:
             amount += self._seconds.pop()[1]
         self._seconds.append((second, amount))
-        self._total = sum(each for _, each in self._seconds)
 
     def wait(self, most: int, now: float) -> float:
         """Seconds until less than `most` was spent in a minute; 0 if that is so now."""

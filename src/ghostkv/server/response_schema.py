@@ -13,7 +13,15 @@ from ghostkv.server.fields import Schema
 from ghostkv.server.response_input import InputItem, messages_of
 from ghostkv.server.schema import Extension
 from ghostkv.server.structure import Structure, only
-from ghostkv.server.tool_schema import MOST_TOOLS, Function, FunctionName, FunctionTool, NamedFunction, calling_of
+from ghostkv.server.tool_schema import (
+    MOST_TOOLS,
+    Function,
+    FunctionName,
+    FunctionTool,
+    NamedFunction,
+    calling_of,
+    function_only,
+)
 from ghostkv.server.tools import Calling
 from ghostkv.session.limits import MOST_LOGPROBS
 
@@ -70,10 +78,7 @@ class FlatFunction(Function):
     @model_validator(mode="before")
     @classmethod
     def _functions_only(cls, data: object) -> object:
-        kind = data.get("type") if isinstance(data, dict) else None
-        if isinstance(kind, str) and kind != "function":
-            raise Unsupported(f"tools: the type {kind[:_SHOWN]!r} is not supported, only 'function'", param="tools")
-        return data
+        return function_only(data, "tools")
 
     @property
     def nested(self) -> FunctionTool:

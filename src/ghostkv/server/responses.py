@@ -25,7 +25,6 @@ from ghostkv.server.response_schema import ResponseRequest
 from ghostkv.server.response_store import StoredResponse
 from ghostkv.server.serving import Serving
 from ghostkv.server.stream import respond
-from ghostkv.server.structure import grammar_of
 from ghostkv.server.tool_grammar import calling_grammar
 from ghostkv.server.tool_schema import check_answered
 from ghostkv.session.turn import Output, Turn
@@ -48,7 +47,7 @@ def response_routes(serving: Serving) -> APIRouter:
         with _own_names():
             check_answered(conversation)
         envelope = Envelope(f"resp_{uuid4().hex}", "response", "response", worker, 1)
-        grammar = await _grammar(worker, asked, tenant.name)
+        grammar = await calling_grammar(worker, asked.calling, asked.structure, tenant.name)
         turn = await asyncio.to_thread(_turn, worker, asked, envelope.id, tenant, conversation, grammar)
         body = ResponseBody(envelope, asked)
         logprobs = worker.tokenizer if asked.include else None
@@ -72,12 +71,6 @@ def response_routes(serving: Serving) -> APIRouter:
         return {"id": response_id, "object": "response", "deleted": True}
 
     return router
-
-
-async def _grammar(worker: Worker, asked: ResponseRequest, domain: str) -> Grammar | None:
-    if asked.calling is None:
-        return await grammar_of(worker, asked.structure, domain)
-    return await calling_grammar(worker, asked.calling, asked.structure, domain)
 
 
 async def _whole(

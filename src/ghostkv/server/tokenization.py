@@ -6,14 +6,13 @@ They let a client count tokens, or send token ids, without a tokenizer of its ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 
 from ghostkv.errors import InvalidRequest
-from ghostkv.request import Message
 from ghostkv.server.envelope import Json
 from ghostkv.server.fields import Schema
 from ghostkv.server.intake import parse
@@ -28,8 +27,6 @@ from ghostkv.text.tokenizer import Tokenizer
 
 MOST_CHARACTERS = 2**20
 MOST_TOKENS = 2**20
-
-Render = Callable[[Sequence[Message]], Sequence[int]]
 
 
 class TokenizeRequest(Schema):
@@ -121,8 +118,7 @@ def _prompt_ids(tokenizer: Tokenizer, text: str, *, bos: bool) -> list[int]:
     if not bos:
         named = tokenizer.control.get(text)
         return tokenizer.encode(text) if named is None else [named]
-    opening = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-    return [*opening, *tokenizer.encode(text)]
+    return [*tokenizer.prefix, *tokenizer.encode(text)]
 
 
 def _message_ids(worker: Worker, template: ChatTemplate | None, asked: TokenizeRequest) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ghostkv.errors import InvalidRequest
 from ghostkv.request import Grammar, Tool
-from ghostkv.server.structure import Structure, compiled_aside
+from ghostkv.server.structure import Structure, compiled_aside, grammar_of
 from ghostkv.server.tools import Calling
 from ghostkv.session.worker import Worker
 from ghostkv.text.grammar import JSON_STYLE, Grammars
@@ -31,11 +31,16 @@ _WHERE = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ")
 _NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-async def calling_grammar(worker: Worker, calling: Calling, said: Structure | None, domain: str) -> Grammar:
+async def calling_grammar(
+    worker: Worker, calling: Calling | None, said: Structure | None, domain: str
+) -> Grammar | None:
     """The grammar of an answer that may call, or else say what `said` asks for; compiled off the event loop.
 
-    Raises InvalidRequest, naming the schema that is at fault, and for a structure that is no JSON schema.
+    None where it may do neither. Raises InvalidRequest, naming the schema that is at fault, and for calls beside a
+    structure that is no JSON schema.
     """
+    if calling is None:
+        return await grammar_of(worker, said, domain)
     if said is not None and said.kind != "json_schema":
         raise InvalidRequest(
             f"{said.param} cannot be had with tools: what is said beside calls is text or follows a JSON schema",

@@ -18,7 +18,7 @@ MOST_TOOLS = 128
 _SHOWN = 60  # characters of a wrong value that an error repeats
 
 
-def _function_only(data: object, param: str) -> object:
+def function_only(data: object, param: str) -> object:
     """Refuses what is of a known type that is not supported, such as custom tools."""
     if isinstance(data, dict) and isinstance(kind := data.get("type"), str) and kind != "function":
         raise Unsupported(f"{param}: the type {kind[:_SHOWN]!r} is not supported, only 'function'", param=param)
@@ -51,7 +51,7 @@ class FunctionTool(Schema):
     @model_validator(mode="before")
     @classmethod
     def _known_type(cls, data: object) -> object:
-        return _function_only(data, "tools")
+        return function_only(data, "tools")
 
     @property
     def tool(self) -> Tool:
@@ -125,7 +125,7 @@ class MessageCall(Schema):
     @model_validator(mode="before")
     @classmethod
     def _known_type(cls, data: object) -> object:
-        return _function_only(data, "messages")
+        return function_only(data, "messages")
 
     @property
     def call(self) -> ToolCall:

@@ -113,8 +113,7 @@ class Worker:
         """
         tokenizer = self.tokenizer
         self._check_length(len(text), "prompt", residency)
-        bos = (tokenizer.bos_id,) if tokenizer.add_bos and tokenizer.bos_id is not None else ()
-        return (*bos, *tokenizer.encode(text))
+        return (*tokenizer.prefix, *tokenizer.encode(text))
 
     def checked(self, turn: Turn) -> Turn:
         """The turn as it will run: max_tokens 0 becomes the default, and every value is in range.

@@ -89,10 +89,8 @@ class ChatTemplate:
         ids = self._ids(text, pieces, guard, spans) if spans else plain
         if spans and self._tokenizer.decode(ids) != self._tokenizer.decode(plain):
             ids = plain  # this tokenizer puts a space before all that it encodes, or its markup swallows some
-        bos = self._tokenizer.bos_id
-        if self._tokenizer.add_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        return ids
+        prefix = list(self._tokenizer.prefix)
+        return ids if ids[: len(prefix)] == prefix else prefix + ids
 
     def _generated(
         self, messages: Sequence[Message], scope: dict[str, object], guard: Guard, swap: Swap, text: str

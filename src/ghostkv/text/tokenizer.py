@@ -103,6 +103,11 @@ class Tokenizer:
             raise ModelError(f"{path}: not a usable tokenizer.json: {error}") from error
         return cls(inner, bos_id=bos_id, eos_ids=eos_ids, add_bos=add_bos, name=str(path))
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """What the model's raw prompts start with: BOS, or nothing."""
+        return (self.bos_id,) if self.add_bos and self.bos_id is not None else ()
+
     def encode(self, text: str, *, opening: bool = True) -> list[int]:
         """Ids of ordinary text, without BOS. Special-token strings come out as the bytes they are.
 
