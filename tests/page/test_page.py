@@ -280,8 +280,8 @@ def test_only_an_admin_sees_it(start: Callable[..., Running], browser: Tab, tmp_
     with connect(socket, additional_headers={"authorization": "Bearer boss-key"}) as opened:
         assert str(opened.recv()).startswith("0{")
     server.ask("Of alice", 300, authorization="Bearer alice-key")
-    # A key in an address is not used for the files of a page, which would each ask for it in a dialog: the browser learns
-    # it where there are no files.
+    # A key in an address is not used for the files of a page, which would each ask for it in a dialog: the browser
+    # learns it where there are no files.
     browser.driver.get(server.url.replace("http://", "http://any:boss-key@") + "/page/nothing")
     browser.driver.get(server.url)
     browser.until(lambda: any("Of alice" in row for row in browser.texts(".answers tbody tr")), "the row of alice")
