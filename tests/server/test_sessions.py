@@ -358,7 +358,7 @@ def test_an_answer_goes_on_when_its_reader_goes_away(scripted: Scripted) -> None
         at = seen[-1][0]
     assert status(service, session) == "running"
     rest = frames(replay(service, session, from_=at + 1))  # read live, to its end
-    assert rest[0][0] == at + 1
+    assert rest[0][0] > at  # the index of a chunk's last token; a slow reader gets several in one
     assert text_of(seen) + text_of(rest) == LONG
     assert status(service, session) == "idle"
     assert until(lambda: idle(service))
