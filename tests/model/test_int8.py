@@ -15,7 +15,7 @@ from checkpoints import write_hf_checkpoint
 from ghostkv.errors import ModelError
 from ghostkv.model import int8, int8_kernels
 from ghostkv.model.checkpoint import open_checkpoint
-from ghostkv.model.gemm import GemmPlan, Linear, check_shape, product
+from ghostkv.model.gemm import ZERO_POINT, GemmPlan, Linear, check_shape, pack_int8, product
 from ghostkv.model.llama import Llama
 from model.lab import Lab, score, teacher_forced
 
@@ -73,10 +73,8 @@ def test_a_row_that_holds_no_number_gives_none_and_harms_no_other(bad: float) ->
     weight = int8.prepare_int8(normal(1, 24, 64), 64)
     assert weight.scales is not None
     digits, scales = quantized(x, 64)
-    sums = product(digits, weight)
-    out = sums.view(torch.float32)
-    arrays = sums.view(-1).numpy(), out.view(-1).numpy(), scales.numpy(), weight.scales.numpy()
-    int8_kernels.scale_sums(*arrays, 4, 24, 0, 2)
+    out = product(digits.view(torch.uint8) ^ ZERO_POINT, weight)
+    int8_kernels.scale_rows(out.view(-1).numpy(), out.view(-1).numpy(), scales.numpy(), 4, 24, 0, 2)
     assert bool(out[2].isnan().all()) and not out[3].any()
     assert torch.allclose(out[:2], int8.linear(x[:2], weight, weight.scales), rtol=1e-6)
     assert bool(int8.linear(x, weight, weight.scales)[2].isnan().all())
@@ -91,15 +89,31 @@ def test_the_ends_of_the_range() -> None:
 
 @pytest.mark.parametrize(("width", "fine"), [(1, 0), (16, 0), (33, 0), (33, 5), (48, 16), (7, 7)])
 def test_sums_are_scaled(width: int, fine: int) -> None:
-    seeded = torch.Generator().manual_seed(width)
-    sums = torch.randint(-(2**25), 2**25, (5, width + fine), dtype=torch.int32, generator=seeded)
-    rows, channels = normal(1, 5).abs(), normal(2, width + fine).abs()
-    expected = sums.double() * rows[:, None].double() * channels.double()
+    sums, rows = normal(0, 5, width + fine), normal(1, 5).abs()
+    expected = sums.double()
     expected[:, width - fine : width] += expected[:, width:]
-    out = torch.empty(5, width) if fine else sums.view(torch.float32)
-    arrays = sums.view(-1).numpy(), out.view(-1).numpy(), rows.numpy(), channels.numpy()
-    int8_kernels.scale_sums(*arrays, 5, width, fine, 2)
-    assert torch.allclose(out.double(), expected[:, :width], rtol=3e-7, atol=1)
+    out = torch.empty(5, width) if fine else sums
+    int8_kernels.scale_rows(sums.view(-1).numpy(), out.view(-1).numpy(), rows.numpy(), 5, width, fine, 2)
+    assert torch.allclose(out.double(), expected[:, :width] * rows[:, None], rtol=3e-7, atol=1e-6)
+
+
+def test_digits_with_an_offset_are_the_same() -> None:
+    x = normal(6, 3, 33)
+    signed, scales = quantized(x, 1)
+    offset, same = np.zeros(3 * 33, dtype=np.uint8), np.zeros(3, dtype=np.float32)
+    int8_kernels.quantize(x.view(-1).numpy(), offset, same, np.zeros(66, dtype=np.float32), 3, 33, 1, 2)
+    assert offset.astype(int).tolist() == (signed.int() + ZERO_POINT).view(-1).tolist()
+    assert torch.equal(torch.from_numpy(same), scales)
+
+
+@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="nothing is packed on this processor")
+@pytest.mark.parametrize("rows", [2, 8, 65])
+def test_packed_products_are_the_plain_ones(rows: int) -> None:
+    weight = int8.prepare_int8(normal(8, 40, 96), 1, 8)
+    packed = pack_int8(weight)
+    assert packed.packed and torch.equal(int8.digits(packed), weight.data)
+    x = torch.randint(1, 256, (rows, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(rows))
+    assert torch.equal(product(x, packed), product(x, weight))
 
 
 @pytest.mark.parametrize(("block", "fine"), [(1, 0), (16, 0), (1, 9), (16, 24)])
@@ -147,8 +161,9 @@ def logits(lab: Lab, ids: list[int]) -> torch.Tensor:
 
 def saturates(x: torch.Tensor, weight: Linear) -> torch.Tensor:
     """A processor that adds pairs in 16 bits: right for small numbers, wrong for large ones."""
-    products = (x.int()[:, None, :] * weight.data.int()[None]).view(x.shape[0], weight.outputs, -1, 2)
-    return products.sum(-1).clamp(-20_000, 20_000).sum(-1).to(torch.int32)
+    assert weight.scales is not None
+    products = ((x.int() - ZERO_POINT)[:, None, :] * weight.data.int()[None]).view(x.shape[0], weight.outputs, -1, 2)
+    return products.sum(-1).clamp(-20_000, 20_000).sum(-1).float() * weight.scales
 
 
 def test_saturating_products_are_refused() -> None:

@@ -53,14 +53,13 @@ class CPUOps:
         padded = plan.padded(rows)
         if weight.scales is None:
             return plan.run(self._product, x[:padded], weight)
-        digits, scales = torch.empty(padded, weight.inputs, dtype=torch.int8), np.empty(rows, dtype=np.float32)
+        digits, scales = torch.empty(padded, weight.inputs, dtype=torch.uint8), np.empty(rows, dtype=np.float32)
         sizes = rows, weight.inputs, weight.block, self._threads
         int8_kernels.quantize(self._array(x), _view(digits), scales, self._row_scratch(weight.inputs), *sizes)
         sums = plan.run(self._product, digits, weight)
         width = weight.outputs - weight.fine
-        out = torch.empty(padded, width) if weight.fine else sums.view(torch.float32)
-        arrays = _view(sums), _view(out), scales, self._array(weight.scales)
-        int8_kernels.scale_sums(*arrays, rows, width, weight.fine, self._threads)
+        out = torch.empty(padded, width) if weight.fine else sums
+        int8_kernels.scale_rows(_view(sums), _view(out), scales, rows, width, weight.fine, self._threads)
         return out
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
@@ -208,6 +207,6 @@ def _view(tensor: torch.Tensor) -> npt.NDArray[Any]:
     flat = tensor.view(-1)
     if flat.dtype == torch.bfloat16:
         flat = flat.view(torch.uint16)
-    elif flat.dtype not in (torch.float32, torch.int32, torch.int8):
+    elif flat.dtype not in (torch.float32, torch.int32, torch.int8, torch.uint8):
         raise ModelError(f"the CPU kernels compute in bfloat16 or float32, not {tensor.dtype}")
     return flat.numpy()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 
@@ -20,6 +21,7 @@ from ghostkv.errors import ModelError
 CHECK_ROWS = 1025  # random rows compared per row count; odd, so that positions drift. A handful proves nothing.
 _CANONICAL_ROWS = 64
 _TILES = (32, 16, 8)
+ZERO_POINT = 128  # of the inputs of int8 products, which are bytes without a sign: what the processor multiplies
 _WIDE = 16_384  # outputs from which a padded row is cheap beside the weights, so that a coarser list will do
 
 
@@ -55,14 +57,46 @@ def prepare(weight: torch.Tensor) -> Linear:
 def product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
     """x [n, inputs] -> x @ weight.T [n, outputs], by the library that torch was built with.
 
-    Both of the weight's dtype; the sums of int8 products are int32.
+    Both of the weight's dtype, but for int8 weights: there x is uint8, digits + ZERO_POINT, and the result float32,
+    each sum times the scale of its output.
     """
-    if linear.dtype == torch.int8:
-        return torch._int_mm(x, linear.data.t())
+    if linear.scales is not None:
+        return _int8_product(x, linear, linear.scales)
     if linear.packed:
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, linear.data, None, "none", [], "")
         return found
     return torch.mm(x, linear.data.t())
+
+
+def pack_int8(linear: Linear) -> Linear:
+    """Lay out int8 weights for `product` once, where the processor has byte products (VNNI) that do not saturate.
+
+    Without, every call packs the whole matrix, and by threads that wait for each other without rest
+    (docs/architecture.md, Numbers).
+    """
+    if linear.data.device.type != "cpu" or not torch.cpu._is_vnni_supported():
+        return linear
+    return replace(linear, data=torch.ops.onednn.qlinear_prepack(linear.data, None), packed=True)
+
+
+def digits(linear: Linear) -> torch.Tensor:
+    """The int8 digits [outputs, inputs] of a weight, packed or not."""
+    return linear.data.to_dense().t() if linear.packed else linear.data
+
+
+def _int8_product(x: torch.Tensor, linear: Linear, scales: torch.Tensor) -> torch.Tensor:
+    if not linear.packed:
+        return torch._int_mm((x ^ ZERO_POINT).view(torch.int8), linear.data.t()).float() * scales
+    zeros = _zeros(len(scales))  # the weights' zero points
+    found: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, ZERO_POINT, linear.data, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return found
+
+
+@cache
+def _zeros(outputs: int) -> torch.Tensor:
+    return torch.zeros(outputs, dtype=torch.int64)
 
 
 def _packs_bfloat16() -> bool:
@@ -158,20 +192,22 @@ def _tiled_plan(
 
 
 def _random_rows(linear: Linear, generator: torch.Generator) -> torch.Tensor:
-    if linear.dtype == torch.int8:
-        return torch.randint(-127, 128, (CHECK_ROWS, linear.inputs), dtype=torch.int8, generator=generator)
+    if linear.scales is not None:
+        x = torch.randint(-127, 128, (CHECK_ROWS, linear.inputs), dtype=torch.int8, generator=generator)
+        return x.view(torch.uint8) ^ ZERO_POINT
     return torch.randn(CHECK_ROWS, linear.inputs, generator=generator).to(linear.dtype)
 
 
-def _exact(x: torch.Tensor, linear: Linear) -> torch.Tensor:
-    """The sums of int8 products: float64 holds each of them."""
-    wide = x.double()
-    return torch.cat([(wide @ part.double().t()).int() for part in torch.split(linear.data, 4096)], dim=1)
+def _exact(x: torch.Tensor, linear: Linear, scales: torch.Tensor) -> torch.Tensor:
+    """What int8 products are: float64 holds each of the sums."""
+    wide = x.double() - ZERO_POINT
+    sums = torch.cat([wide @ part.double().t() for part in torch.split(digits(linear), 4096)], dim=1)
+    return sums.float() * scales
 
 
 def _canonical(product: Product, plan: GemmPlan, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-    if linear.dtype == torch.int8:
-        return _exact(x, linear)
+    if linear.scales is not None:
+        return _exact(x, linear, linear.scales)
     torch.set_num_threads(1)
     rows = plan.padded(min(_CANONICAL_ROWS, plan.counts[-1]))
     padded = torch.zeros(-(-x.shape[0] // rows) * rows, x.shape[1], dtype=x.dtype)
@@ -185,7 +221,7 @@ def _differing_rows(
 ) -> int:
     """Rows of x that come out unlike `expected` in batches of `rows`; every other batch is half hostile rows."""
     padded = plan.padded(rows)
-    extremes = [-127, 127, 1, 0] if x.dtype == torch.int8 else [math.nan, math.inf, torch.finfo(x.dtype).max, 0]
+    extremes = [1, 255, 129, 128] if x.dtype == torch.uint8 else [math.nan, math.inf, torch.finfo(x.dtype).max, 0]
     hostile = torch.tensor(extremes, dtype=x.dtype)
     neighbours = hostile[torch.arange(padded) % 4].unsqueeze(1).expand(padded, x.shape[1])
     differing = start = turn = 0

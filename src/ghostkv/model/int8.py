@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 
 from ghostkv.model import int8_kernels
-from ghostkv.model.gemm import Linear
+from ghostkv.model.gemm import Linear, digits
 from ghostkv.model.shape import ModelShape
 
 LARGEST = 127
@@ -37,18 +37,18 @@ def prepare_int8(weight: torch.Tensor, block: int = 1, fine: int = 0) -> Linear:
     """
     turned = hadamard(weight.float(), block) / block
     scales = turned.abs().amax(dim=1) / LARGEST
-    digits = _rounded(turned, scales)
+    first = _rounded(turned, scales)
     kept = len(weight) - fine
-    left = (turned - digits * scales[:, None])[kept:]
+    left = (turned - first * scales[:, None])[kept:]
     scales = torch.cat([scales, scales[kept:] / (2 * LARGEST)])
-    digits = torch.cat([digits, _rounded(left, scales[len(weight) :])]).to(torch.int8)
-    outputs, inputs = digits.shape
-    return Linear(outputs, inputs, torch.int8, digits, packed=False, scales=scales, block=block, fine=fine)
+    data = torch.cat([first, _rounded(left, scales[len(weight) :])]).to(torch.int8)
+    outputs, inputs = data.shape
+    return Linear(outputs, inputs, torch.int8, data, packed=False, scales=scales, block=block, fine=fine)
 
 
 def _rounded(weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    digits = torch.where(scales[:, None] > 0, weight / scales[:, None], 0.0)
-    return digits.round().clamp(-LARGEST, LARGEST)
+    exact = torch.where(scales[:, None] > 0, weight / scales[:, None], 0.0)
+    return exact.round().clamp(-LARGEST, LARGEST)
 
 
 def linear(x: torch.Tensor, weight: Linear, scales: torch.Tensor) -> torch.Tensor:
@@ -58,13 +58,11 @@ def linear(x: torch.Tensor, weight: Linear, scales: torch.Tensor) -> torch.Tenso
     """
     turned = hadamard(x.float(), weight.block)
     largest = turned.abs().amax(dim=1, keepdim=True)
-    digits = digits_of(turned, largest).nan_to_num(0.0)
-    sums = (digits.double() @ weight.data.double().t()).float()
-    rows = torch.where(largest.isfinite(), largest / LARGEST, math.nan)
-    scaled = sums * rows * scales
+    x_digits = digits_of(turned, largest).nan_to_num(0.0)
+    sums = (x_digits.double() @ digits(weight).double().t()).float() * scales
     width = weight.outputs - weight.fine
-    scaled[:, width - weight.fine : width] += scaled[:, width:]
-    return scaled[:, :width].contiguous()
+    sums[:, width - weight.fine : width] += sums[:, width:]
+    return sums[:, :width] * torch.where(largest.isfinite(), largest / LARGEST, math.nan)
 
 
 def digits_of(turned: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:

@@ -71,7 +71,8 @@ def _digits_of_row(x: Any, at: int, digits: Any, to: int, width: int) -> float:
 def quantize(x: Any, digits: Any, scales: Any, scratch: Any, rows: int, width: int, block: int, threads: int) -> None:
     """digits[row] * scales[row] = transformed x[row], nearly.
 
-    x float32 [rows, width]; digits int8, in -127..127; scales float32 [rows]; scratch float32 [threads * width].
+    x float32 [rows, width]; digits int8, in -127..127, or uint8, these plus 128; scales float32 [rows]; scratch float32
+    [threads * width].
     """
     for thread in prange(threads):
         for row in range(thread, rows, threads):
@@ -85,28 +86,21 @@ def quantize(x: Any, digits: Any, scales: Any, scratch: Any, rows: int, width: i
                 scales[row] = _digits_of_row(scratch, at, digits, row * width, width)
 
 
-@njit(nogil=True, cache=True)
-def _scaled(sums: Any, at: int, row: Any, scales: Any, column: int, count: int) -> Any:
-    return v.mul(v.mul(v.load_part(sums, at + column, count), row), v.load_part(scales, column, count))
-
-
 @njit(nogil=True, cache=True, parallel=True)
-def scale_sums(
-    sums: Any, output: Any, row_scales: Any, scales: Any, rows: int, width: int, fine: int, threads: int
-) -> None:
-    """output[row, j] = sums[row, j] * row_scales[row] * scales[j]; sums int32 [rows, width + fine], output float32.
+def scale_rows(sums: Any, output: Any, scales: Any, rows: int, width: int, fine: int, threads: int) -> None:
+    """output[row, j] = sums[row, j] * scales[row]; all float32, sums [rows, width + fine].
 
-    To the last `fine` columns of `output` [rows, width] their second digits are added. Without such, both arrays may
-    be the same memory.
+    To the last `fine` columns of `output` [rows, width] their second digits are added first. Without such, both arrays
+    may be the same memory.
     """
     for thread in prange(threads):
         for row in range(thread, rows, threads):
             at = row * (width + fine)
-            scale = v.splat(row_scales[row])
+            scale = v.splat(scales[row])
             for j in range(0, width - fine, v.LANES):
                 count = width - fine - j
-                v.store_part(output, row * width + j, _scaled(sums, at, scale, scales, j, count), count)
+                v.store_part(output, row * width + j, v.mul(v.load_part(sums, at + j, count), scale), count)
             for j in range(width - fine, width, v.LANES):
-                first = _scaled(sums, at, scale, scales, j, width - j)
-                second = _scaled(sums, at, scale, scales, j + fine, width - j)
-                v.store_part(output, row * width + j, v.add(first, second), width - j)
+                count = width - j
+                both = v.add(v.load_part(sums, at + j, count), v.load_part(sums, at + j + fine, count))
+                v.store_part(output, row * width + j, v.mul(both, scale), count)

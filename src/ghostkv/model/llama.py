@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ghostkv.model.batch import Batch
-from ghostkv.model.gemm import Linear, prepare
+from ghostkv.model.gemm import Linear, pack_int8, prepare
 from ghostkv.model.int8 import hadamard_block, prepare_int8, rotate, rotated
 from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.ops import Ops
@@ -63,7 +63,8 @@ class Llama:
             if not int8:
                 return prepare(weight)
             block = hadamard_block(weight.shape[1]) if "down_proj" in names else 1
-            return prepare_int8(weight, block, shape.kv_heads * shape.head_size if "v_proj" in names else 0)
+            fine = shape.kv_heads * shape.head_size if "v_proj" in names else 0
+            return pack_int8(prepare_int8(weight, block, fine))
 
         self.shape = shape
         self.int8 = int8
@@ -71,7 +72,7 @@ class Llama:
         self.activations = torch.float32 if int8 else self.embedding.dtype
         self.final_norm = take("model.norm.weight")
         if int8:
-            self.head = prepare_int8(read("lm_head.weight").to(device))
+            self.head = pack_int8(prepare_int8(read("lm_head.weight").to(device)))
         else:
             self.head = prepare(self.embedding if shape.tied else take("lm_head.weight"))
         self.layers = []

@@ -167,7 +167,10 @@ def store_part(typingctx: Any, array: Any, offset: Any, value: Any, count: Any) 
 
 @intrinsic
 def store_digits(typingctx: Any, array: Any, offset: Any, value: Any, count: Any) -> Any:
-    """Write the first `count` lanes to an int8 array, to the nearest of -127..127 (ties to even); a NaN gives -127."""
+    """Write the first `count` lanes, to the nearest of -127..127 (ties to even); a NaN gives -127.
+
+    To an int8 array; to a uint8 array plus 128.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         low, high = _floats(-127.0), _floats(127.0)
@@ -175,7 +178,10 @@ def store_digits(typingctx: Any, array: Any, offset: Any, value: Any, count: Any
         clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
         rounded = builder.fptosi(_call(builder, "llvm.rint.v16f32", _VF, [clamped]), _VI32)
         pointer = _pointer(context, builder, signature.args[0], args[0], args[1], _VI8)
-        arguments = [builder.trunc(rounded, _VI8), pointer, ir.Constant(_I32, 1), _mask(builder, args[3])]
+        digits = builder.trunc(rounded, _VI8)
+        if not signature.args[0].dtype.signed:
+            digits = builder.xor(digits, ir.Constant(_VI8, [ir.Constant(_VI8.element, -128)] * LANES))
+        arguments = [digits, pointer, ir.Constant(_I32, 1), _mask(builder, args[3])]
         _call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), arguments)
         return context.get_dummy_value()
 
