@@ -34,7 +34,8 @@ check: $(READY)
 
 peers: $(READY)
 	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/engine_vs_vllm.py
+	$(BIN)/python benchmarks/engine_vs_peers.py
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clients.py
 
 clean-kernels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,10 +17,22 @@ from ghostkv.config import EngineConfig, ServerConfig
 from ghostkv.launch import engine_config, open_worker
 from ghostkv.model.pull import pull
 from ghostkv.session.worker import Worker
+from ghostkv.telemetry.logs import JsonLines, TextLines
 from services import Scripted, ScriptedBackend, Service, scripted_worker, serving
 
 settings.register_profile("ghostkv", derandomize=True, deadline=None)
 settings.load_profile("ghostkv")
+
+
+@pytest.fixture(autouse=True)
+def no_log_outlives_a_test() -> Iterator[None]:
+    """`serve` sets up the log of its process, on a stream that is closed when a test of it ends."""
+    yield
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler.formatter, JsonLines | TextLines):
+            root.removeHandler(handler)
+            logging.getLogger("ghostkv").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -108,10 +108,11 @@ class ScriptedRunner:
             self._memory[slots] = row.tokens
         tokens = []
         for row in plan.rows:
-            if row.draw is not None:
-                positions = np.arange(row.start + len(row.tokens))
+            end = row.start + len(row.tokens)
+            for length, draw in zip(range(end - len(row.draws) + 1, end + 1), row.draws, strict=True):
+                positions = np.arange(length)
                 slots = row.table[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-                tokens.append(Token(self._script(tuple(self._memory[slots].tolist()), row.draw)))
+                tokens.append(Token(self._script(tuple(self._memory[slots].tolist()), draw)))
         return StepResult(tuple(tokens), self._seconds)
 
 

@@ -15,15 +15,18 @@ from ghostkv.options import (
     DEFAULTS,
     Budget,
     Dtype,
+    KVDtype,
     MaxTokens,
     Model,
     Plan,
     Residency,
     Seed,
+    Speculation,
     Temperature,
     Threads,
     TopP,
 )
+from ghostkv.startup import pause_collection
 
 
 class _Group(TyperGroup):
@@ -78,7 +81,9 @@ def generate(
     plan: Plan = None,
     trace: Annotated[Path | None, typer.Option(help="Write every step and segment to this file as JSON lines.")] = None,
     dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
     threads: Threads = DEFAULTS.threads,
+    speculation: Speculation = DEFAULTS.speculation,
 ) -> None:
     """Answer one prompt."""
     from ghostkv.llm import LLM
@@ -95,7 +100,9 @@ def generate(
             residency=residency,
             kv_budget=kv_budget,
             dtype=dtype,
+            kv_dtype=kv_dtype,
             threads=threads,
+            speculation=speculation,
             announce=progress,
             on_step=record.steps.append,
         ) as llm,
@@ -125,7 +132,9 @@ def chat(
     top_p: TopP = 0.95,
     seed: Seed = None,
     dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
     threads: Threads = DEFAULTS.threads,
+    speculation: Speculation = DEFAULTS.speculation,
 ) -> None:
     """Talk with a model; an empty line or the end of input ends it."""
     from ghostkv.llm import LLM
@@ -135,7 +144,16 @@ def chat(
     history: list[Message] = []
     with (
         Progress() as progress,
-        LLM(model, residency=residency, kv_budget=kv_budget, dtype=dtype, threads=threads, announce=progress) as llm,
+        LLM(
+            model,
+            residency=residency,
+            kv_budget=kv_budget,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            threads=threads,
+            speculation=speculation,
+            announce=progress,
+        ) as llm,
     ):
         progress.done()
         while question := ask():
@@ -150,4 +168,5 @@ def chat(
 
 def main() -> None:
     """The console script."""
+    pause_collection()  # until a model is loaded
     app()

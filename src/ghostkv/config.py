@@ -33,14 +33,18 @@ class EngineConfig:
     """Bytes of the KV pool, allocated once."""
     dtype: str = "bfloat16"
     """Numbers of weights, activations and KV: "bfloat16" or "float32"; "int8": products of integers, KV in bfloat16."""
+    kv_dtype: str = "auto"
+    """Numbers of KV: "auto", as `dtype` says; "int8": digits with a scale per token and head, about half the bytes."""
     device: str = "cpu"
     """Where the model runs: "cpu" (the numeric contract holds), or a torch device such as "cuda" (it does not)."""
     threads: int = 0
     """Compute threads; 0 takes every core this process may run on."""
     steering: str = ""
     """File of the model's control vectors; "" for none."""
+    speculation: str = "lookup"
+    """Guesses several tokens at once where that pays, never changes an output: "lookup" or "off"."""
     max_sequences: int = 128
-    """Requests that may run in one step."""
+    """Requests that may run in one step, and tokens that may be chosen in one."""
     step_tokens: int = 512
     """Tokens computed in one step, decodes first, the rest prefill."""
     max_waiting: int = 1024

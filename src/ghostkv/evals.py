@@ -15,9 +15,10 @@ import typer
 from rich.console import Console
 
 from ghostkv.errors import ConfigError
-from ghostkv.options import DEFAULTS, Budget, Dtype, Model, Threads
+from ghostkv.options import DEFAULTS, Budget, Dtype, KVDtype, Model, Threads
 
 if TYPE_CHECKING:
+    from ghostkv.config import EngineConfig
     from ghostkv.evaluate.recall import Outcome, Source
     from ghostkv.evaluate.report import Evaluation
 
@@ -61,6 +62,7 @@ def continuity(
     out: Annotated[Path, typer.Option(help="Folder for the record, its plot and all answers.")] = Path("eval"),
     kv_budget: Budget = "1GiB",
     dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
     threads: Threads = DEFAULTS.threads,
 ) -> None:
     """Recall, perplexity, instructions and drift over many boundaries, beside the whole history and other baselines."""
@@ -68,6 +70,7 @@ def continuity(
     from ghostkv.evaluate.documents import Shape
     from ghostkv.evaluate.recall import Plan
     from ghostkv.evaluate.report import Evaluation
+    from ghostkv.launch import engine_config
 
     shape = Shape(distances=_numbers("distances", distances))
     conversations = -(-probes // shape.probes)
@@ -86,18 +89,18 @@ def continuity(
         drift_segments=lengths[1],
         arms=_names(arms),
     )
-    _run(model, plan, out, kv_budget, dtype, threads)
+    config = engine_config(kv_budget=kv_budget, dtype=dtype, kv_dtype=kv_dtype, threads=threads)
+    _run(model, plan, out, config)
 
 
-def _run(model: str, plan: Evaluation, out: Path, kv_budget: str, dtype: str, threads: int) -> None:
+def _run(model: str, plan: Evaluation, out: Path, config: EngineConfig) -> None:
     from ghostkv.evaluate.lab import Lab
     from ghostkv.evaluate.report import evaluate, header, write_json
     from ghostkv.evaluate.tables import tables
-    from ghostkv.launch import engine_config, open_worker
+    from ghostkv.launch import open_worker
     from ghostkv.terminal import Progress
 
     with Progress() as progress:
-        config = engine_config(kv_budget=kv_budget, dtype=dtype, threads=threads)
         worker = open_worker(model, config, announce=progress)
         try:
             lab = Lab(worker)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from ghostkv.config import EngineConfig, parse_bytes
+from ghostkv.engine.drafter import drafter
 from ghostkv.engine.stats import StepTrace
 from ghostkv.errors import ConfigError
 from ghostkv.residency import policy
@@ -25,7 +26,9 @@ class Settings(TypedDict, total=False):
 
     kv_budget: str | int  # bytes, or text such as "96MiB"
     dtype: str  # "bfloat16", "float32" or "int8"
+    kv_dtype: str  # "auto" or "int8"
     threads: int  # 0: every core
+    speculation: str  # "lookup" or "off"
     steering: str  # file of the model's control vectors
     default_max_tokens: int
     max_session_tokens: int
@@ -33,7 +36,7 @@ class Settings(TypedDict, total=False):
 
 
 def engine_config(**settings: Unpack[Settings]) -> EngineConfig:
-    """The configuration with these settings. Raises ConfigError for a size that is none, or a number out of range."""
+    """The configuration with these settings. Raises ConfigError for a size that is none, or what is out of range."""
     given: dict[str, Any] = dict(settings)
     if isinstance(budget := given.get("kv_budget"), str):
         given["kv_budget"] = parse_bytes(budget)
@@ -42,7 +45,9 @@ def engine_config(**settings: Unpack[Settings]) -> EngineConfig:
             raise ConfigError(f"{name} must be at least 1, not {given[name]}")
     if given.get("threads", 0) < 0:
         raise ConfigError(f"threads must be at least 0, not {given['threads']}")
-    return EngineConfig(**given)
+    config = EngineConfig(**given)
+    drafter(config.speculation)  # an unknown name is refused before a model is loaded
+    return config
 
 
 def open_worker(

@@ -144,6 +144,10 @@ class Matcher(Protocol):
         """Take the next token."""
         ...
 
+    def fork(self) -> Matcher:
+        """Another one that has come as far; what either takes from here on, the other does not see."""
+        ...
+
 
 class Grammar(Protocol):
     """What the text of an answer must match, compiled for one vocabulary. A frozen value, shared by requests."""
@@ -362,7 +366,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step gave one request."""
+    """What one new token gave one request, or a step without one. A step may give a request several, in order."""
 
     request_id: str
     tokens: tuple[Token, ...] = ()

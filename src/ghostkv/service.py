@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import typer
 
 from ghostkv.config import ServerConfig, SessionLimits, parse_bytes
 from ghostkv.errors import ConfigError
-from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Budget, Dtype, Model, Threads
+from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Budget, Dtype, KVDtype, Model, Speculation, Threads
+from ghostkv.startup import Phases, process_start
 from ghostkv.telemetry.logs import LogFormat, LogLevel, configure
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     from ghostkv.page.live import Live
     from ghostkv.server.serving import Serving
+
+_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -33,7 +37,9 @@ def serve(
         int, typer.Option(min=1, help="Most output tokens of one session.")
     ] = DEFAULTS.max_session_tokens,
     dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
     threads: Threads = DEFAULTS.threads,
+    speculation: Speculation = DEFAULTS.speculation,
     worker: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,6 +92,7 @@ def serve(
     page: Annotated[bool, typer.Option(help="A page at / that shows all this live; for admins, if any.")] = True,  # noqa: FBT002
 ) -> None:
     """Serve an OpenAI-compatible API."""
+    phases = Phases(process_start())
     try:
         from ghostkv.page.live import Live
         from ghostkv.server.key_file import read_access
@@ -100,7 +107,9 @@ def serve(
     config = engine_config(
         kv_budget=kv_budget,
         dtype=dtype,
+        kv_dtype=kv_dtype,
         threads=threads,
+        speculation=speculation,
         default_max_tokens=default_max_tokens,
         max_session_tokens=max_session_tokens,
         max_waiting=max_waiting,
@@ -114,6 +123,7 @@ def serve(
     )
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
+    phases.end("imports")
     with listen(host, port) as bound, Progress() as progress:
         if not access.keys and host not in ("127.0.0.1", "::1", "localhost"):
             typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
@@ -121,6 +131,7 @@ def serve(
         stepped = live.stepped if page else lambda worker, trace: None
         serving = open_fleet(model, config, worker or (), announce=progress, on_step=stepped)
         progress.done()
+        phases.end("models")
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{bound.getsockname()[1]}/v1"
         budget = size(serving.backend.capabilities().kv_budget)
@@ -134,8 +145,14 @@ def serve(
             config=limits,
             observers=(live,) if page else (),
             beside=beside,
-            ready=lambda: print(line, flush=True),
+            ready=lambda: _ready(line, phases),
         )
+
+
+def _ready(line: str, phases: Phases) -> None:
+    print(line, flush=True)
+    phases.end("server")
+    _log.info("ready", extra={"fields": phases.fields()})
 
 
 def _page(live: Live) -> Callable[[FastAPI, Serving], None]:

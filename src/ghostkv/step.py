@@ -45,10 +45,15 @@ class Row:
     tokens: tuple[int, ...]
     start: int  # position of tokens[0]
     table: BlockTable  # covers at least position start + len(tokens) - 1
-    draw: Draw | None  # set when the last token's logits choose the next token
+    draws: tuple[Draw, ...]  # of the row's last tokens, whose logits each choose the next; () where none is wanted
     steering: Steering = NO_STEERING
     window: Window | None = None  # then the table is that of `kv.ring.Ring(window)`
-    targets: Targets | None = None  # never of the token that draws
+    targets: Targets | None = None  # never of a token that draws
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """Tokens that are only guessed: all that draw but the first. Each later draw assumes those before it."""
+        return self.tokens[len(self.tokens) - len(self.draws) + 1 :] if self.draws else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One token for each row with a draw, in the plan's order."""
+    """One token for each draw, in the plan's order."""
 
     tokens: tuple[Token, ...]
     seconds: float  # of the whole step

@@ -80,6 +80,7 @@ def inspection_table(found: Inspection) -> Table:
             ("context", f"{shape.context:,} tokens"),
             ("KV per token, bfloat16", f"{found.kv_bytes_per_token:,} bytes"),
             ("KV per token, float32", f"{found.kv_bytes_per_token_float32:,} bytes"),
+            ("KV per token, int8", f"{found.kv_bytes_per_token_int8:,} bytes"),
             ("weights in bfloat16", size(found.weight_bytes)),
             ("opened in", f"{found.open_s:.2f} s"),
             ("weights loaded in", f"{found.load_s:.2f} s"),

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from ghostkv.errors import ConfigError
-from ghostkv.options import DEFAULTS, Dtype, Model, Threads
+from ghostkv.options import DEFAULTS, Dtype, KVDtype, Model, Threads
 
 models = typer.Typer(no_args_is_help=True, help="Fetch, list and look into models.")
 bench = typer.Typer(no_args_is_help=True, help="Measure.")
@@ -99,6 +99,7 @@ def bench_engine(
     tokens: Annotated[int, typer.Option(min=1, help="Output tokens of each sequence.")] = 128,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each batch size, of which the median counts.")] = 5,
     dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
     threads: Threads = DEFAULTS.threads,
 ) -> None:
     """Tokens per second of the engine alone, and where the time of its steps goes."""
@@ -113,7 +114,7 @@ def bench_engine(
     rows = []
     with Progress() as progress:
         path = resolve_model(model, progress)
-        for cell in measure(path, engine_config(dtype=dtype, threads=threads), workload, progress):
+        for cell in measure(path, engine_config(dtype=dtype, kv_dtype=kv_dtype, threads=threads), workload, progress):
             rows.append((cell.sequences, cell.tokens_per_second, cell.first_token_s, [cell.shares[p] for p in PARTS]))
             progress(f"{cell.sequences} sequences: {cell.tokens_per_second:.0f} tokens/s")
     Console().print(bench_table(PARTS, rows))

@@ -74,7 +74,7 @@ class Trace:
                 step = next(steps, None)
                 if step is None:
                     raise InvariantViolation(f"segment {segment.index} has no steps for its last tokens")
-                held += step.prefill_tokens + step.decode_rows
+                held += step.prefill_tokens + step.decode_rows + step.accepted
                 filled.append(min(held, usage.resident_tokens))  # a window lets go of the others
             if held != last:
                 raise InvariantViolation(f"segment {segment.index} ended with {last} computed tokens, not {held}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,6 +15,7 @@ from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
+from ghostkv.engine.speculation import Speculation
 from ghostkv.errors import InvalidRequest
 from ghostkv.kv.pool import BlockPool
 from ghostkv.protocol.rules import EndOfSequence, FixedBoundary
@@ -41,10 +44,10 @@ Choose = Callable[[tuple[int, ...], Draw], int]
 
 
 class Bench:
-    def __init__(self, choose: Choose, blocks: int = 64) -> None:
+    def __init__(self, choose: Choose, blocks: int = 64, speculation: Speculation | None = None) -> None:
         self.runner = ScriptedRunner(blocks, choose)
         self.pool = BlockPool(blocks)
-        scheduler = Scheduler(self.pool, Limits(512), Detokenizer(TOKENIZER))
+        scheduler = Scheduler(self.pool, Limits(512), Detokenizer(TOKENIZER), speculation)
         self.engine = Engine(scheduler, self.runner, MonotonicClock())
 
     def run(self, *requests: SegmentRequest) -> list[Delta]:
@@ -58,7 +61,7 @@ class Bench:
         return deltas
 
     def draws(self, name: str = "r") -> list[Draw]:
-        return [row.draw for plan in self.runner.plans for row in plan.rows if row.draw and row.request_id == name]
+        return [draw for plan in self.runner.plans for row in plan.rows if row.request_id == name for draw in row.draws]
 
 
 def request(
@@ -165,6 +168,43 @@ def test_a_cancelled_structure_frees_everything() -> None:
     assert delta.finish.reason is FinishReason.CANCELLED
     assert bench.engine.idle
     assert bench.pool.referenced == 0
+
+
+class Prophet:
+    """Guesses what a request is going to say, with every fifth byte wrong."""
+
+    def __init__(self, said: tuple[int, ...]) -> None:
+        self._said = said
+
+    def propose(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
+        ahead = range(len(tokens), min(len(self._said), len(tokens) + limit))
+        return tuple(self._said[at] ^ (at % 5 == 0) for at in ahead)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("min_tokens", [0, 12])
+def test_guesses_change_neither_masks_nor_ends(seed: int, min_tokens: int) -> None:
+    """The script answers with every mask, so a wrong mask after an accepted guess gives another token."""
+
+    def script(history: tuple[int, ...], draw: Draw) -> int:
+        assert draw.allowed is not None
+        return choose(draw, zlib.crc32(repr((history, draw.uniform, draw.allowed.tolist(), seed)).encode()))
+
+    texts = (GRAMMARS.json_object(), GRAMMARS.regex("(ab|cd*)+e?"), GRAMMARS.lark('start: "x" A\nA: /a{9}/ & ~/a+/'))
+    for grammar in texts:
+        asked = request(grammar, sampling=Sampling(seed=seed, min_tokens=min_tokens, terminators=TOKENIZER.eos_ids))
+        plain = Bench(script).run(asked)
+        said = (*asked.prompt, *(token.id for delta in plain for token in delta.tokens))
+        bench = Bench(script, speculation=Speculation(partial(Prophet, said)))
+        assert [timeless(delta) for delta in bench.run(asked)] == [timeless(delta) for delta in plain]
+        assert bench.engine.stats.accepted_tokens > 0 or len(said) < 6
+
+
+def timeless(delta: Delta) -> Delta:
+    if delta.finish is None:
+        return delta
+    usage = replace(delta.finish.usage, queue_s=0.0, prefill_s=0.0, decode_s=0.0)
+    return replace(delta, finish=replace(delta.finish, usage=usage))
 
 
 def test_structured_neighbours_change_nothing_for_others() -> None:

@@ -70,7 +70,7 @@ class Bench:
         return deltas
 
     def rows(self) -> list[list[tuple[str, int, int, bool]]]:
-        return [[(r.request_id, r.start, len(r.tokens), r.draw is not None) for r in plan.rows] for plan in self.plans]
+        return [[(r.request_id, r.start, len(r.tokens), bool(r.draws)) for r in plan.rows] for plan in self.plans]
 
 
 def draw_index(history: tuple[int, ...]) -> int:

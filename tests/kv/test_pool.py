@@ -284,3 +284,15 @@ def test_integrity_check_sees(damage: object) -> None:
     damage(pool)
     with pytest.raises(InvariantViolation, match=r"\d"):
         pool.check_integrity()
+
+
+def test_blocks_of_another_identity_are_not_found() -> None:
+    """Even in an index that both know: what model, precision and codec wrote is part of a block's name."""
+    plain, digits = BlockPool(8, identity="plain"), BlockPool(8, identity="digits")
+    plain.release(run(plain, A[:64]))
+    digits._index = plain._index
+    assert digits._index.match("plain", A[:64], 64)
+    found = digits.admit(A[:64], 1)
+    assert found is not None and found.cached_tokens == 0
+    again = plain.admit(A[:64], 1)
+    assert again is not None and again.cached_tokens == 48

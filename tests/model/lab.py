@@ -12,11 +12,13 @@ from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
+from ghostkv.engine.speculation import Speculation
 from ghostkv.kv.pool import BlockPool
 from ghostkv.kv.ring import Ring
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.cpu_ops import CPUOps
 from ghostkv.model.gemm import Product, product
+from ghostkv.model.int8_weights import int8_weights
 from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.llama import Llama
 from ghostkv.model.runner import ModelRunner, RunnerLimits
@@ -40,9 +42,11 @@ class RecordingRunner(ModelRunner):
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         logits = super().forward(plan)
-        drawing = [row for row in plan.rows if row.draw is not None]
-        for row, values in zip(drawing, logits, strict=True):
-            self.logits[row.request_id, row.start + len(row.tokens)] = values.clone()
+        rows = iter(logits)
+        for row in plan.rows:
+            end = row.start + len(row.tokens)
+            for length in range(end - len(row.draws) + 1, end + 1):
+                self.logits[row.request_id, length] = next(rows).clone()
         return logits
 
 
@@ -64,13 +68,23 @@ class Lab:
     """One loaded model; `engine` gives fresh pools over it."""
 
     def __init__(
-        self, path: Path, dtype: torch.dtype, *, threads: int = 2, product: Product = product, cache: Path | None = None
+        self,
+        path: Path,
+        dtype: torch.dtype,
+        *,
+        kv_dtype: torch.dtype | None = None,
+        threads: int = 2,
+        product: Product = product,
+        cache: Path | None = None,
     ) -> None:
         checkpoint = open_checkpoint(path)
         self.shape = checkpoint.shape
         self.tokenizer: Tokenizer = checkpoint.tokenizer
-        self.kv_dtype = torch.bfloat16 if dtype is torch.int8 else dtype
-        weights, int8 = checkpoint.weights(self.kv_dtype), dtype is torch.int8
+        plain = torch.bfloat16 if dtype is torch.int8 else dtype
+        self.kv_dtype = kv_dtype or plain
+        weights, int8 = checkpoint.weights(plain), dtype is torch.int8
+        if int8:
+            weights = int8_weights(checkpoint.shape, weights)
         self.model = Llama(checkpoint.shape, weights, torch.device("cpu"), int8=int8)
         limits: Mapping[str, int] = {name: SEQUENCES if name == "head" else ROWS for name in self.model.products()}
         self.check: SelfCheck = self_check(
@@ -88,17 +102,26 @@ class Lab:
         runner.logits = {}
         return runner
 
-    def engine(self, *, blocks: int = 256, step_tokens: int = ROWS, sequences: int = SEQUENCES) -> LabEngine:
-        return LabEngine(self, blocks, step_tokens, sequences)
+    def engine(
+        self,
+        *,
+        blocks: int = 256,
+        step_tokens: int = ROWS,
+        sequences: int = SEQUENCES,
+        speculation: Speculation | None = None,
+    ) -> LabEngine:
+        return LabEngine(self, blocks, step_tokens, sequences, speculation)
 
 
 class LabEngine(Engine):
     """An engine that runs until idle and returns everything."""
 
-    def __init__(self, lab: Lab, blocks: int, step_tokens: int, sequences: int) -> None:
+    def __init__(
+        self, lab: Lab, blocks: int, step_tokens: int, sequences: int, speculation: Speculation | None = None
+    ) -> None:
         self.runner = lab.runner(blocks)
         limits = Limits(lab.shape.context, max_sequences=sequences, step_tokens=step_tokens)
-        scheduler = Scheduler(BlockPool(blocks), limits, Detokenizer(lab.tokenizer))
+        scheduler = Scheduler(BlockPool(blocks), limits, Detokenizer(lab.tokenizer), speculation)
         super().__init__(scheduler, self.runner, MonotonicClock())
 
     def run(self, requests: Iterable[SegmentRequest], *, every: int = 0) -> Run:
@@ -139,7 +162,7 @@ def teacher_forced(runner: ModelRunner, ids: Sequence[int], table: BlockTable) -
     pieces = []
     for at in range(0, len(ids), SEQUENCES):
         tokens = enumerate(ids[at : at + SEQUENCES], at)
-        rows = tuple(Row("forced", (token,), place, table, Draw(GREEDY, 0.0)) for place, token in tokens)
+        rows = tuple(Row("forced", (token,), place, table, (Draw(GREEDY, 0.0),)) for place, token in tokens)
         with compute(2):
             pieces.append(runner.forward(StepPlan(0, 0.0, rows)).float().clone())
     return torch.cat(pieces)
@@ -155,7 +178,7 @@ def score(
         end = min(len(ids) - 1, at + ROWS) if window is None else min(len(ids) - 1, Ring(window).chunk_end(at))
         first = max(at, start - 1)
         targets = Targets(first - at, tuple(ids[first + 1 : end + 1]), 0) if first < end else None
-        row = Row("score", tuple(ids[at:end]), at, table, None, window=window, targets=targets)
+        row = Row("score", tuple(ids[at:end]), at, table, (), window=window, targets=targets)
         found += [token.logprob for part in runner.run(StepPlan(0, 0.0, (row,))).scored for token in part]
         at = end
     return found

@@ -15,7 +15,7 @@ from checkpoints import write_hf_checkpoint
 from ghostkv.errors import ModelError
 from ghostkv.model import int8, int8_kernels
 from ghostkv.model.checkpoint import open_checkpoint
-from ghostkv.model.gemm import ZERO_POINT, GemmPlan, Linear, check_shape, pack_int8, product
+from ghostkv.model.gemm import ZERO_POINT, GemmPlan, Linear, check_shape, digits, pack_int8, product
 from ghostkv.model.llama import Llama
 from model.lab import Lab, score, teacher_forced
 
@@ -111,7 +111,7 @@ def test_digits_with_an_offset_are_the_same() -> None:
 def test_packed_products_are_the_plain_ones(rows: int) -> None:
     weight = int8.prepare_int8(normal(8, 40, 96), 1, 8)
     packed = pack_int8(weight)
-    assert packed.packed and torch.equal(int8.digits(packed), weight.data)
+    assert packed.packed and torch.equal(digits(packed), weight.data)
     x = torch.randint(1, 256, (rows, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(rows))
     assert torch.equal(product(x, packed), product(x, weight))
 

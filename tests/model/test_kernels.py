@@ -114,8 +114,8 @@ def test_rotation_and_slots(dtype: str, size: int) -> None:
     angles = np.outer(np.arange(100), 10000.0 ** (-np.arange(0, size, 2) / size))
     tables = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     kernels.rotate_and_write(
-        x, queries, keys, values, slots, positions, positions, tables[0].reshape(-1), tables[1].reshape(-1),
-        rows, heads, kv_heads, size, size**-0.5, 2,
+        x, queries, keys, values, None, slots, positions, positions, tables[0].reshape(-1), tables[1].reshape(-1),
+        np.full(2 * size, np.nan, dtype=np.float32), rows, heads, kv_heads, size, size**-0.5, 2,
     )  # fmt: skip
     pairs = x64[..., : size // 2] + 1j * x64[..., size // 2 :]
     turned = pairs * np.exp(1j * angles[positions])[:, None]
@@ -146,7 +146,7 @@ def test_attention(dtype: str, size: int, group: int) -> None:
         scratch = kernels.attention_scratch(threads, group, size)
         scratch[:] = np.nan
         kernels.attend(
-            queries.reshape(-1), keys, values, tables.reshape(-1), 4, sequences, positions, output, scratch,
+            queries.reshape(-1), keys, values, None, tables.reshape(-1), 4, sequences, positions, output, scratch,
             np.arange(5), kv_heads, (0,) * group, size, threads,
         )  # fmt: skip
         found = read(output, (5, kv_heads, group, size))
@@ -171,7 +171,7 @@ def test_attention_ignores_what_stands_behind_the_last_token() -> None:
         scratch = kernels.attention_scratch(1, 1, size)
         query = np.ones(size, dtype=np.float32)
         table, members = np.zeros(1, np.int32), np.zeros(1, np.int64)
-        kernels.attend(query, keys, values, table, 1, *arguments, output, scratch, members, 1, (0,), size, 1)
+        kernels.attend(query, keys, values, None, table, 1, *arguments, output, scratch, members, 1, (0,), size, 1)
         return output
 
     clean = attend()

@@ -87,7 +87,7 @@ def test_failed_conversion_leaves_nothing(private_cache: Path) -> None:
         raise ModelError("model.gguf: tensor x holds NaN")
 
     with pytest.raises(ModelError, match="holds NaN"):
-        cached_weights("0" * 32, torch.float32, {"x": (1,)}, fail)
+        cached_weights("0" * 32, "float32", {"x": (torch.float32, (1,))}, fail)
     assert not list(private_cache.rglob("*.safetensors"))
 
 

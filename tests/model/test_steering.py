@@ -73,7 +73,7 @@ def last_logits(lab: Lab, ops: Ops, steerer: Steerer | None, *steerings: Steerin
     found: list[torch.Tensor] = []
     for start, end in ((0, 24), (24, len(IDS))):
         rows = [
-            Row(str(i), tuple(IDS[start:end]), start, tables[i], Draw(GREEDY, 0.0), steering)
+            Row(str(i), tuple(IDS[start:end]), start, tables[i], (Draw(GREEDY, 0.0),), steering)
             for i, steering in enumerate(steerings)
         ]
         with compute(2):

@@ -65,6 +65,9 @@ class Stats:
     waits_for_memory: int  # requests that were first in line and had to wait because blocks were missing
     kept: int  # boundaries
     flushed: int  # boundaries
+    drafts: int  # rows that guessed tokens
+    drafted_tokens: int  # guesses computed
+    accepted_tokens: int  # of them, right and used
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
@@ -89,6 +92,9 @@ class Stats:
             waits_for_memory=stats.waits_for_memory,
             kept=stats.boundaries_kept,
             flushed=stats.finished[FinishReason.FLUSH.value],
+            drafts=stats.drafts,
+            drafted_tokens=stats.drafted_tokens,
+            accepted_tokens=stats.accepted_tokens,
         )
 
 

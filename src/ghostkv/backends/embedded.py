@@ -12,9 +12,11 @@ from ghostkv.backends.base import SCORING, Capabilities, Load, Stats
 from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
+from ghostkv.engine.drafter import drafter
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.service import AsyncEngine
+from ghostkv.engine.speculation import Speculation
 from ghostkv.engine.stats import EngineStats, StepTrace
 from ghostkv.errors import InvalidRequest
 from ghostkv.kv.pool import BlockPool
@@ -56,9 +58,10 @@ class EmbeddedBackend:
         self, model: LoadedModel, config: EngineConfig, trace: Callable[[StepTrace], None] | None = None
     ) -> None:
         self.model = model
-        self._pool = BlockPool(model.blocks)
+        self._pool = BlockPool(model.blocks, identity=model.manifest)
         limits = Limits.of(config, model.checkpoint.shape.context)
-        scheduler = Scheduler(self._pool, limits, Detokenizer(model.checkpoint.tokenizer))
+        detokenizer, speculation = Detokenizer(model.checkpoint.tokenizer), Speculation(drafter(config.speculation))
+        scheduler = Scheduler(self._pool, limits, detokenizer, speculation)
         self._engine = Engine(scheduler, model.runner, MonotonicClock(), trace)
         self._service = AsyncEngine(self._engine)
         self._scorings = count()

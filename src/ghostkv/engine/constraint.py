@@ -5,11 +5,12 @@ Mutable and owned by the request's sequence. It knows bits and verdicts; the gra
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from typing import Self
 
 import numpy as np
 
-from ghostkv.request import Bitmask, FinishReason, Grammar, Stop
+from ghostkv.request import Bitmask, FinishReason, Grammar, Matcher, Stop
 
 
 class Constraint:
@@ -17,9 +18,15 @@ class Constraint:
 
     __slots__ = ("_allowed", "_matcher")
 
-    def __init__(self, grammar: Grammar) -> None:
-        self._matcher = grammar.start()
-        self._allowed = self._matcher.allowed()
+    def __init__(self, matcher: Matcher, allowed: Bitmask) -> None:
+        self._matcher = matcher
+        self._allowed = allowed  # what the matcher allows now
+
+    @classmethod
+    def of(cls, grammar: Grammar) -> Self:
+        """At the beginning of an answer."""
+        matcher = grammar.start()
+        return cls(matcher, matcher.allowed())
 
     @property
     def note(self) -> str:
@@ -34,6 +41,21 @@ class Constraint:
         for token_id in masked:
             rest[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
         return rest if rest.any() else self._allowed
+
+    def after(self, guesses: Iterable[int]) -> Iterator[Constraint]:
+        """The constraint after each further guess, as long as it allows them and something may follow.
+
+        One object, that moves on: use it before the next is asked for. This one is not touched.
+        """
+        ahead = Constraint(self._matcher.fork(), self._allowed)
+        for token_id in guesses:
+            if not ahead.allows(token_id) or ahead.accept(token_id) is not None:
+                return
+            yield ahead
+
+    def allows(self, token_id: int) -> bool:
+        """Whether that id may come next."""
+        return bool(self._allowed[token_id >> 5] >> np.uint32(token_id & 31) & 1)
 
     def accept(self, token_id: int) -> Stop | None:
         """Take a token. Stops where nothing can follow: the text is complete, or at a dead end."""

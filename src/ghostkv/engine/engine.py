@@ -56,10 +56,14 @@ class Engine:
             self.scheduler.check_integrity()
             return []
         occupancy = self.scheduler.occupancy()  # before commit frees what finishes in this step
+        speculation = self.scheduler.speculation
+        before = speculation.accepted
         result = self._runner.run(plan)
         deltas = self.scheduler.commit(plan, result)
         tokens = sum(len(row.tokens) for row in plan.rows)
-        trace = StepTrace.of(plan.index, plan.now, result.seconds, tokens, occupancy)
+        accepted = speculation.accepted - before
+        trace = StepTrace.of(plan.index, plan.now, result.seconds, tokens, occupancy, accepted)
+        self.stats.drafts = speculation.drafts
         self.stats.count_step(trace, deltas)
         if self._trace is not None:
             self._trace(trace)

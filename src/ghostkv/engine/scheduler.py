@@ -7,14 +7,15 @@ knows tokens and blocks, and asks opaque rules and policies; what a segment mean
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, islice, zip_longest
 
 from ghostkv.engine.admission import Limits, check_fits, check_line, reservation
-from ghostkv.engine.order import by_phase, head
+from ghostkv.engine.order import Line, by_phase
 from ghostkv.engine.sequence import Sequence
+from ghostkv.engine.speculation import Speculation
+from ghostkv.engine.stats import Occupancy
 from ghostkv.engine.text_gate import Detokenizer
 from ghostkv.errors import InvalidRequest, InvariantViolation
 from ghostkv.kv.pool import Allocation, BlockPool
@@ -33,55 +34,34 @@ from ghostkv.request import (
     Stop,
     Token,
 )
-from ghostkv.step import StepPlan, StepResult
-
-
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """How full the engine is. Taken after `plan`, it describes the step that was planned."""
-
-    decode_rows: int  # rows of the latest plan that decode; they come first
-    running: int  # requests
-    waiting: int  # requests
-    live_blocks: int
-    cached_blocks: int
-    free_blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    request: SegmentRequest
-    since: float  # seconds, the engine's clock
-    short: bool = False  # it was first in line and blocks were missing
+from ghostkv.step import Row, StepPlan, StepResult
 
 
 class Scheduler:
     """Continuous batching over a block pool: decodes first, chunked prefill, first come first served."""
 
-    def __init__(self, pool: BlockPool, limits: Limits, detokenizer: Detokenizer) -> None:
+    def __init__(
+        self, pool: BlockPool, limits: Limits, detokenizer: Detokenizer, speculation: Speculation | None = None
+    ) -> None:
         self.pool = pool
         self.limits = limits
+        self.speculation = speculation or Speculation()
         self.waits_for_memory = 0  # requests that were first in line and had to wait because blocks were missing
         self._detokenizer = detokenizer
-        self._arriving: OrderedDict[str, _Waiting] = OrderedDict()
-        self._resuming: OrderedDict[str, _Waiting] = OrderedDict()  # next segments of answers that have begun
+        self._line = Line()
         self._running: dict[str, Sequence] = {}  # in order of admission
         self._step = 0  # index of the next plan
-        self._decode_rows = 0
+        self._decode_rows = self._drafted = 0  # of the latest plan
 
     @property
     def idle(self) -> bool:
         """Whether no request runs or waits."""
-        return not self._running and not self._waiting
-
-    @property
-    def _waiting(self) -> int:
-        return len(self._arriving) + len(self._resuming)
+        return not self._running and not self._line
 
     def occupancy(self) -> Occupancy:
         """How full the engine is now."""
-        pool = self.pool
-        return Occupancy(self._decode_rows, len(self._running), self._waiting, pool.referenced, pool.cached, pool.free)
+        pool, rows = self.pool, (self._decode_rows, self._drafted)
+        return Occupancy(*rows, len(self._running), len(self._line), pool.referenced, pool.cached, pool.free)
 
     def check(self, request: SegmentRequest) -> None:
         """Refuse what can never run here: InvalidRequest, ContextLengthExceeded with the numbers. Changes nothing."""
@@ -93,17 +73,16 @@ class Scheduler:
         The next segment of an answer that has begun is never turned away, and waits only behind others like it.
         """
         self.check(request)
-        if any(request.id in line for line in (self._arriving, self._resuming, self._running)):
+        if request.id in self._line or request.id in self._running:
             raise InvalidRequest(f"a request with id {request.id!r} is already running", param="id")
-        if request.begun or request.state.emitted:
-            self._resuming[request.id] = _Waiting(request, now)
-            return
-        check_line(len(self._arriving), self.limits)
-        self._arriving[request.id] = _Waiting(request, now)
+        begun = request.begun or request.state.emitted > 0
+        if not begun:
+            check_line(self._line.arriving, self.limits)
+        self._line.add(request, now, begun=begun)
 
     def cancel(self, request_id: str, now: float) -> Delta | None:
         """End a request and free its blocks at once. None for an unknown id."""
-        waiting = self._arriving.pop(request_id, None) or self._resuming.pop(request_id, None)
+        waiting = self._line.pop(request_id)
         if waiting is not None:
             usage = SegmentUsage(len(waiting.request.prompt), 0, 0, 0, now - waiting.since, 0.0, 0.0)
             return Delta(request_id, finish=Finish(FinishReason.CANCELLED, waiting.request.state, usage))
@@ -113,15 +92,19 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """The next step; None where no request can run, which is only when there is none."""
         decoding, prefilling = by_phase(self._running.values())
-        rows = [sequence.decode_row() for sequence in decoding]
-        self._decode_rows = len(rows)
-        budget = self.limits.step_tokens - len(rows)
+        prefills = []
+        budget = self.limits.step_tokens - len(decoding)
         for sequence in chain(prefilling, self._admissions(now)):  # admits lazily: only while the step has room
             row = sequence.prefill_row(budget)
-            rows.append(row)
+            prefills.append(row)
             budget -= len(row.tokens)
             if budget == 0:
                 break
+        # At most max_sequences tokens are drawn in a step; what still draws beside the guesses is running.
+        room = min(budget, self.limits.max_sequences - len(self._running))
+        decodes = self.speculation.rows(decoding, sum(len(row.tokens) for row in prefills), room)
+        self._decode_rows, self._drafted = len(decodes), sum(len(row.drafts) for row in decodes)
+        rows = [*decodes, *prefills]
         if not rows:
             if not self.idle:
                 raise InvariantViolation(f"nothing can run: {self.occupancy()}")
@@ -130,30 +113,29 @@ class Scheduler:
         return StepPlan(self._step - 1, now, tuple(rows))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Delta]:
-        """Take the result of the latest plan; one delta for each request that has something to say."""
-        draws = sum(row.draw is not None for row in plan.rows)
+        """Take the result of the latest plan: a delta for each new token, and what else a request has to say."""
+        draws = sum(len(row.draws) for row in plan.rows)
         asked = sum(row.targets is not None for row in plan.rows)
         if plan.index != self._step - 1 or (draws, asked) != (len(result.tokens), len(result.scored)):
             raise InvariantViolation(
                 f"step {plan.index} with {draws} draws and {asked} rows to score is committed with "
                 f"{len(result.tokens)} tokens and {len(result.scored)} scores; the latest plan is step {self._step - 1}"
             )
+        if len(plan.rows) == self._decode_rows:
+            self.speculation.cost.observe(self._decode_rows + self._drafted, result.seconds)
         tokens, scores = iter(result.tokens), iter(result.scored)
-        deltas = []
+        deltas: list[Delta] = []
         for row in plan.rows:
-            token = next(tokens) if row.draw is not None else None
+            drawn = tuple(islice(tokens, len(row.draws)))
             scored = next(scores) if row.targets is not None else ()
             sequence = self._running.get(row.request_id)
             if sequence is None:
                 continue  # cancelled while the step ran
             sequence.advance(row, result.seconds)
-            if sequence.ring is None:
-                self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
-            delta = self._result(sequence, token)
+            told = list(self._accept_run(sequence, row, drawn) if drawn else self._read(sequence))
             if scored:
-                delta = replace(delta or Delta(row.request_id), prompt=scored)
-            if delta is not None:
-                deltas.append(delta)
+                told[:1] = [replace(told[0] if told else Delta(row.request_id), prompt=scored)]
+            deltas += told
         return deltas
 
     def check_integrity(self) -> None:
@@ -165,20 +147,20 @@ class Scheduler:
     def _admissions(self, now: float) -> Iterator[Sequence]:
         """Admit from the line, one by one, as long as blocks and sequence slots allow."""
         while len(self._running) < self.limits.max_sequences:
-            waiting = head(self._resuming, self._arriving)
+            waiting = self._line.head
             if waiting is None:
                 return
             request = waiting.request
             reserved = reservation(request)
-            line = self._resuming if request.id in self._resuming else self._arriving
             allocation = self._allocate(request, reserved)
             if allocation is None:
                 if not waiting.short:  # tried again in every step, counted once
-                    line[request.id] = replace(waiting, short=True)
+                    waiting.short = True
                     self.waits_for_memory += 1
                 return
-            del line[request.id]
-            sequence = Sequence(request, allocation, reserved, now - waiting.since, self._detokenizer)
+            self._line.pop(request.id)
+            queue_s, drafts = now - waiting.since, self.speculation.start()
+            sequence = Sequence(request, allocation, reserved, queue_s, self._detokenizer, drafts)
             self._running[request.id] = sequence
             yield sequence
 
@@ -193,13 +175,32 @@ class Scheduler:
         prompt = request.prompt if request.scores is None else request.prompt[: request.scores.start]
         return self.pool.admit(prompt, len(request.prompt) - len(prompt) + max(reserved, 1), request.domain)
 
-    def _result(self, sequence: Sequence, token: Token | None) -> Delta | None:
-        """What a computed row comes to: a token, or the end of a prompt that is only read, or nothing yet."""
-        if token is not None:
-            return self._accept(sequence, token)
+    def _read(self, sequence: Sequence) -> Iterator[Delta]:
+        """Part of a prompt was read: nothing, or the end where nothing is to follow."""
+        self._index(sequence)
         if sequence.decoding and not sequence.request.remaining:
-            return self._finish(sequence, FinishReason.LENGTH)
-        return None
+            yield self._finish(sequence, FinishReason.LENGTH)
+
+    def _accept_run(self, sequence: Sequence, row: Row, drawn: tuple[Token, ...]) -> Iterator[Delta]:
+        """The row's new tokens one by one, each as if it were the only one.
+
+        The first is always new. One that follows a guess is, if the guess was drawn before it and the request goes on:
+        then it was drawn from the very row that plain decoding would compute next.
+        """
+        if sequence.drafts is not None:
+            sequence.drafts.learn([token.id for token in drawn])
+        for token, guess in zip_longest(drawn, row.drafts):
+            self._index(sequence)
+            delta = self._accept(sequence, token)
+            yield delta
+            if delta.finish is not None or token.id != guess:
+                return
+            sequence.filled += 1
+            self.speculation.accepted += 1
+
+    def _index(self, sequence: Sequence) -> None:
+        if sequence.ring is None:
+            self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
 
     def _accept(self, sequence: Sequence, token: Token) -> Delta:
         """One new token of one request: go on, cross a boundary, or finish."""
@@ -228,7 +229,7 @@ class Scheduler:
             generated=sequence.generated,
             unreserved=request.remaining - sequence.reserved,
             free_blocks=self.pool.available,
-            waiting=self._waiting,
+            waiting=len(self._line),
         )
         decision = request.residency.at_boundary(view)
         if decision is Decision.FLUSH or sequence.generated < sequence.reserved:

@@ -5,9 +5,12 @@ Mutable and owned by the scheduler alone; what leaves it (Row, Draw, GenerationS
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from types import MappingProxyType
 
 from ghostkv.engine.constraint import Constraint
+from ghostkv.engine.drafter import Drafts
 from ghostkv.engine.randomness import uniform
 from ghostkv.engine.text_gate import Detokenizer, TextGate
 from ghostkv.kv.pool import Allocation
@@ -22,13 +25,13 @@ class Sequence:
     __slots__ = (
         "_constraint",
         "_counts",
-        "_counts_view",
         "_decode_s",
         "_plain_draw",
         "_prefill_s",
         "_queue_s",
         "_state",
         "allocation",
+        "drafts",
         "emitted",
         "filled",
         "gate",
@@ -41,7 +44,13 @@ class Sequence:
     )
 
     def __init__(
-        self, request: SegmentRequest, allocation: Allocation, reserved: int, queue_s: float, detokenizer: Detokenizer
+        self,
+        request: SegmentRequest,
+        allocation: Allocation,
+        reserved: int,
+        queue_s: float,
+        detokenizer: Detokenizer,
+        drafts: Drafts | None = None,
     ) -> None:
         self.request = request
         self.allocation = allocation
@@ -54,11 +63,11 @@ class Sequence:
         self.gate = TextGate(detokenizer, request.state)
         window = request.residency.visible
         self.ring = None if window is None else Ring(window)  # where its tokens stand, if that is no plain order
-        self._constraint = None if request.grammar is None else Constraint(request.grammar)
+        # A ring writes over what it still needs, so nothing is written there that may turn out wrong.
+        self.drafts = drafts if window is None else None
+        self._constraint = None if request.grammar is None else Constraint.of(request.grammar)
         self._state = request.state
         self._counts = dict(request.state.counts)
-        # A read-only live view: a copy for each step would cost time in all distinct tokens. It changes in commit only.
-        self._counts_view = MappingProxyType(self._counts) if request.sampling.penalised else None
         self._plain_draw = self._constant_draw()
         self._queue_s = queue_s
         self._prefill_s = 0.0
@@ -74,25 +83,36 @@ class Sequence:
         """Tokens whose KV is in the pool and can still be seen."""
         return self.filled if self.ring is None else self.ring.resident(self.filled)
 
-    def decode_row(self) -> Row:
-        """The newest token, to compute its KV and choose the next."""
-        return self._row((self.tokens[-1],), self._draw())
+    def guess(self) -> Drafts | None:
+        """What may come next, within the reservation; None where nothing is ever guessed."""
+        if self.drafts is not None:
+            self.drafts.propose(self.tokens, self.reserved - self.generated - 1)
+        return self.drafts
+
+    def decode_row(self, guesses: int = 0) -> Row:
+        """The newest token and that many guesses, to compute their KV and choose what follows each.
+
+        Guesses after one that the grammar does not allow are left out.
+        """
+        proposal = () if self.drafts is None else self.drafts.proposal[:guesses]
+        draws = (self._draw(), *self._draws_after(proposal))
+        return self._row((self.tokens[-1], *proposal[: len(draws) - 1]), draws)
 
     def prefill_row(self, budget: int) -> Row:
         """At most `budget` prompt tokens; with a draw only if the last one is among them and something is to follow."""
         end = min(self.prompt_tokens, self.filled + budget)
         if self.ring is not None:
             end = min(end, self.ring.chunk_end(self.filled))
-        draw = self._draw() if end == self.prompt_tokens and self.request.remaining else None
-        return self._row(self.request.prompt[self.filled : end], draw, self._targets(end))
+        draws = (self._draw(),) if end == self.prompt_tokens and self.request.remaining else ()
+        return self._row(self.request.prompt[self.filled : end], draws, self._targets(end))
 
     def advance(self, row: Row, seconds: float) -> None:
-        """`row` was computed in a step of `seconds`."""
+        """`row` was computed in a step of `seconds`; whether its guesses are right is not known yet."""
         if row.start < self.prompt_tokens:
             self._prefill_s += seconds
         else:
             self._decode_s += seconds
-        self.filled = row.start + len(row.tokens)
+        self.filled = row.start + len(row.tokens) - len(row.drafts)
 
     def accept(self, token_id: int) -> Verdict:
         """Append one output token and say what the rules think of it, and then what the grammar does."""
@@ -133,10 +153,10 @@ class Sequence:
             decode_s=self._decode_s,
         )
 
-    def _row(self, tokens: tuple[int, ...], draw: Draw | None, targets: Targets | None = None) -> Row:
+    def _row(self, tokens: tuple[int, ...], draws: tuple[Draw, ...], targets: Targets | None = None) -> Row:
         request = self.request
         window = None if self.ring is None else self.ring.window
-        return Row(request.id, tokens, self.filled, self.allocation.table, draw, request.steering, window, targets)
+        return Row(request.id, tokens, self.filled, self.allocation.table, draws, request.steering, window, targets)
 
     def _targets(self, end: int) -> Targets | None:
         """What a row of prompt tokens that ends before `end` says about the tokens that follow each."""
@@ -148,19 +168,37 @@ class Sequence:
         return Targets(first - self.filled, ids, asked.best) if ids else None
 
     def _draw(self) -> Draw:
+        """The draw of the next token."""
         sampling = self.request.sampling
-        masked = sampling.terminators if self.emitted < sampling.min_tokens else ()
-        allowed = None
-        if self._constraint is not None:
-            allowed, masked = self._constraint.allowed(masked), ()
-        elif self._plain_draw is not None and not masked:
+        if self._plain_draw is not None and self._constraint is None and self.emitted >= sampling.min_tokens:
             return self._plain_draw
+        return self._draw_at(self.emitted, self._counts, self._constraint)
+
+    def _draws_after(self, guesses: tuple[int, ...]) -> Iterator[Draw]:
+        """The draw after each guess as it is if all guesses before it are right: only then it counts."""
+        counts = self._counts
+        ahead = repeat(None) if self._constraint is None else self._constraint.after(guesses)
+        for index, (token_id, constraint) in enumerate(zip(guesses, ahead), self.emitted + 1):
+            if self.request.sampling.penalised:
+                counts = {**counts, token_id: counts.get(token_id, 0) + 1}
+            yield self._draw_at(index, counts, constraint)
+
+    def _draw_at(self, index: int, counts: Mapping[int, int], constraint: Constraint | None) -> Draw:
+        """The draw of output token `index` of the session. `counts` are shown where a penalty needs them."""
+        sampling = self.request.sampling
+        masked = sampling.terminators if index < sampling.min_tokens else ()
+        allowed = None
+        if constraint is not None:
+            allowed, masked = constraint.allowed(masked), ()
         greedy = sampling.temperature == 0
-        number = 0.0 if greedy else uniform(sampling.seed, sampling.choice, sampling.node, self.emitted)
-        return Draw(sampling, number, masked, self._state.client_ids, self._counts_view, allowed)
+        number = 0.0 if greedy else uniform(sampling.seed, sampling.choice, sampling.node, index)
+        # A read-only live view: a copy for each step would cost time in all distinct tokens. It changes in commit only.
+        shown = MappingProxyType(counts) if sampling.penalised else None
+        return Draw(sampling, number, masked, self._state.client_ids, shown, allowed)
 
     def _constant_draw(self) -> Draw | None:
         """The draw of every greedy token of which nothing is masked; None where draws differ from token to token."""
         if self.request.sampling.temperature != 0:
             return None
-        return Draw(self.request.sampling, 0.0, (), self._state.client_ids, self._counts_view)
+        shown = MappingProxyType(self._counts) if self.request.sampling.penalised else None
+        return Draw(self.request.sampling, 0.0, (), self._state.client_ids, shown)

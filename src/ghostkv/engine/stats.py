@@ -6,8 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ghostkv.engine.scheduler import Occupancy
 from ghostkv.request import Decision, Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full the engine is. Taken after `plan`, it describes the step that was planned."""
+
+    decode_rows: int  # rows of the latest plan that decode; they come first
+    drafted: int  # guesses in them
+    running: int  # requests
+    waiting: int  # requests
+    live_blocks: int
+    cached_blocks: int
+    free_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +36,27 @@ class StepTrace:
     live_blocks: int
     cached_blocks: int
     free_blocks: int
+    drafted: int = 0  # guessed tokens that were computed beside those of the decode rows
+    accepted: int = 0  # of them, right and used
 
     @classmethod
-    def of(cls, step: int, now: float, seconds: float, tokens: int, occupancy: Occupancy) -> StepTrace:
+    def of(
+        cls, step: int, now: float, seconds: float, tokens: int, occupancy: Occupancy, accepted: int = 0
+    ) -> StepTrace:
         """The trace of a step that computed `tokens` tokens in all."""
         return cls(
             step=step,
             now=now,
             seconds=seconds,
             decode_rows=occupancy.decode_rows,
-            prefill_tokens=tokens - occupancy.decode_rows,
+            prefill_tokens=tokens - occupancy.decode_rows - occupancy.drafted,
             running=occupancy.running,
             waiting=occupancy.waiting,
             live_blocks=occupancy.live_blocks,
             cached_blocks=occupancy.cached_blocks,
             free_blocks=occupancy.free_blocks,
+            drafted=occupancy.drafted,
+            accepted=accepted,
         )
 
 
@@ -51,6 +69,9 @@ class EngineStats:
     prefill_tokens: int = 0  # prompt tokens computed
     decode_tokens: int = 0  # output tokens computed
     generated_tokens: int = 0  # output tokens chosen
+    drafts: int = 0  # decode rows that guessed
+    drafted_tokens: int = 0  # guesses computed
+    accepted_tokens: int = 0  # of them, right and used
     cached_tokens: int = 0  # prompt tokens found in the index, of finished requests
     prompt_tokens: int = 0  # of finished requests
     added: int = 0  # requests taken into the line
@@ -65,7 +86,9 @@ class EngineStats:
         self.steps += 1
         self.step_seconds += trace.seconds
         self.prefill_tokens += trace.prefill_tokens
-        self.decode_tokens += trace.decode_rows
+        self.decode_tokens += trace.decode_rows + trace.accepted
+        self.drafted_tokens += trace.drafted
+        self.accepted_tokens += trace.accepted
         self.generated_tokens += sum(len(delta.tokens) for delta in deltas)
         self.peak_live_blocks = max(self.peak_live_blocks, trace.live_blocks)
         for delta in deltas:

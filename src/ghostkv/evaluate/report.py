@@ -121,6 +121,7 @@ def header(lab: Lab, commit: str, command: str) -> dict[str, Any]:
         "model": worker.name,
         "manifest": worker.manifest,
         "dtype": worker.config.dtype,
+        "kv_dtype": worker.config.kv_dtype,
         "commit": commit,
         "command": command,
         "segment": asdict(segment_budget()),

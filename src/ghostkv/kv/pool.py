@@ -32,11 +32,13 @@ class Allocation:
 class BlockPool:
     """A fixed number of blocks, shared by exact token prefix within a domain."""
 
-    def __init__(self, num_blocks: int, block_tokens: int = BLOCK_TOKENS) -> None:
+    def __init__(self, num_blocks: int, block_tokens: int = BLOCK_TOKENS, identity: str = "") -> None:
+        """`identity` names what a block's bits depend on besides tokens and domain: a manifest, of fixed length."""
         if num_blocks < 1 or block_tokens < 1:
             raise ConfigError(f"a pool of {num_blocks} blocks of {block_tokens} tokens holds nothing")
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
+        self._identity = identity
         # A stack with block 0 on top: the block freed last is used first, so memory never touched stays untouched.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._refs = [0] * num_blocks
@@ -88,6 +90,7 @@ class BlockPool:
         findable = (len(prompt) - 1) // self.block_tokens
         if total - findable > self.available:
             return None  # not even a prompt found in full would fit: spare a waiting request the look-up in each step
+        domain = self._full(domain)
         hits = self._index.match(domain, prompt, len(prompt) - 1)
         need = total - len(hits)
         if need > self.available - sum(1 for node in hits if self._refs[node.block] == 0):
@@ -140,7 +143,8 @@ class BlockPool:
 
     def drop_cached(self, domain: str | None = None) -> int:
         """Empty the cache, of one domain or of all; returns the number of blocks that became free."""
-        dropped = [block for block in self._cached if domain is None or self._node(block).domain == domain]
+        full = None if domain is None else self._full(domain)
+        dropped = [block for block in self._cached if full is None or self._node(block).domain == full]
         for block in dropped:
             self._evict(block)
         self._free += dropped
@@ -149,6 +153,10 @@ class BlockPool:
     def check_integrity(self) -> None:
         """Raise InvariantViolation, with the numbers, unless all bookkeeping agrees. Costs time in all blocks."""
         audit(self._refs, self._free, self._cached, self._index, self._held.values(), self.block_tokens)
+
+    def _full(self, domain: str) -> str:
+        """A request's domain as the index knows it: blocks of another identity stand under other roots."""
+        return self._identity + domain
 
     def _hold(self, domain: str, hits: list[Node], slots: int) -> Allocation:
         """Reference the blocks of `hits`, take the rest of `slots`, and write it down."""

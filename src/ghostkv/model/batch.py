@@ -106,7 +106,8 @@ class Batch:
 
 
 def _drawing(plan: StepPlan, ends: Longs) -> Iterator[int]:
-    return (end - 1 for end, row in zip(ends.tolist(), plan.rows) if row.draw is not None)
+    for end, row in zip(ends.tolist(), plan.rows):
+        yield from range(end - len(row.draws), end)
 
 
 def _scoring(plan: StepPlan, ends: Longs) -> Iterator[int]:

@@ -16,6 +16,7 @@ from ghostkv.errors import ModelError
 from ghostkv.model import int8_kernels, kernels, window_kernels
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import GemmPlan, Linear, Product, product
+from ghostkv.model.kv_tensors import LayerKV
 from ghostkv.model.shape import ModelShape
 
 HEAD_SIZES = (64, 128)
@@ -92,8 +93,7 @@ class CPUOps:
         self,
         qkv: torch.Tensor,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         rope: tuple[torch.Tensor, torch.Tensor],
         shape: ModelShape,
@@ -101,13 +101,13 @@ class CPUOps:
         kernels.rotate_and_write(
             _view(qkv),
             self._array(queries),
-            self._array(keys),
-            self._array(values),
+            *self._layer(kv),
             batch.slots,
             batch.positions,
             batch.key_positions,
             self._array(rope[0]),
             self._array(rope[1]),
+            self._scratch,
             batch.rows,
             shape.heads,
             shape.kv_heads,
@@ -119,16 +119,14 @@ class CPUOps:
     def attend(
         self,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
         kernels.attend(
             self._array(queries),
-            self._array(keys),
-            self._array(values),
+            *self._layer(kv),
             batch.tables,
             batch.width,
             batch.sequences,
@@ -145,8 +143,7 @@ class CPUOps:
     def attend_windowed(
         self,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         windowed: WindowedRows,
         rope: tuple[torch.Tensor, torch.Tensor],
@@ -156,8 +153,7 @@ class CPUOps:
         lanes = self._lane_rope(rope, int(windowed.positions.max()) + 1)
         window_kernels.attend_windowed(
             self._array(queries),
-            self._array(keys),
-            self._array(values),
+            *self._layer(kv),
             batch.tables,
             batch.width,
             batch.sequences,
@@ -193,6 +189,10 @@ class CPUOps:
             whole = min(max(2 * positions, _FIRST_POSITIONS), len(rope[0]))
             self._lanes = window_kernels.LaneRope.of(rope, whole)
         return self._lanes
+
+    def _layer(self, kv: LayerKV) -> tuple[npt.NDArray[Any] | None, ...]:
+        scales = None if kv.scales is None else self._array(kv.scales)
+        return self._array(kv.keys), self._array(kv.values), scales
 
     def _array(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
         """`_view`, kept for tensors that live as long as the model: making one costs more than a small kernel."""

@@ -122,6 +122,18 @@ class _Cursor:
         """A length and its UTF-8 bytes."""
         return self.take(int.from_bytes(self.take(8), "little")).decode("utf-8")
 
+    def strings(self, count: int) -> list[str]:
+        """`count` strings: a vocabulary or its merges, hence without a call for each."""
+        data, at, found = self.data, self.at, []
+        for _ in range(count):
+            start = at + 8
+            at = start + int.from_bytes(data[at:start], "little")
+            if at > len(data):
+                raise ValueError(f"truncated: the header goes on at byte {at}, the file has {len(data)} bytes")
+            found.append(data[start:at].decode("utf-8"))
+        self.at = at
+        return found
+
     def value(self, kind: int) -> Any:
         """One metadata value."""
         if kind == _STRING:
@@ -134,7 +146,7 @@ class _Cursor:
                 code = _SCALARS[inner]
                 raw = self.take(count * struct.calcsize("<" + code))
                 return list(struct.unpack(f"<{count}{code}", raw))
-            return [self.value(inner) for _ in range(count)]
+            return self.strings(count) if inner == _STRING else [self.value(inner) for _ in range(count)]
         if kind not in _SCALARS:
             raise ValueError(f"unknown metadata type {kind} at byte {self.at}")
         return self.scalar(_SCALARS[kind])

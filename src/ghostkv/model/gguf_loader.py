@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,8 @@ class GgufCheckpoint:
 
     def weights(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """See Checkpoint.weights. Mapped from the cache of converted weights, which a dtype's first call fills."""
-        return cached_weights(self.digest, dtype, self.shape.tensor_shapes(), lambda: self._convert(dtype))
+        layout = {name: (dtype, size) for name, size in self.shape.tensor_shapes().items()}
+        return cached_weights(self.digest, str(dtype).removeprefix("torch."), layout, lambda: self._convert(dtype))
 
     def _convert(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         weights = {}
@@ -83,7 +84,7 @@ def open_gguf(path: Path) -> GgufCheckpoint:
         digest=content_digest([path]),
         tokenizer=tokenizer,
         template=_template(file.metadata, path),
-        file=file,
+        file=replace(file, metadata={}),  # which holds every token as a Python object
     )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 from ghostkv.model.checkpoint import open_checkpoint
+from ghostkv.model.kv_tensors import block_bytes
 from ghostkv.model.shape import ModelShape
+from ghostkv.step import BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Inspection:
     parameters: int  # a tied head counts once
     kv_bytes_per_token: int  # bfloat16 pool
     kv_bytes_per_token_float32: int
+    kv_bytes_per_token_int8: int  # digits and their scales
     weight_bytes: int  # in bfloat16
     open_s: float  # metadata, tokenizer, digest
     load_s: float  # weights as bfloat16, every page read; the first time this includes dequantising
@@ -47,6 +50,7 @@ def inspect_model(path: Path) -> Inspection:
         parameters=shape.parameters,
         kv_bytes_per_token=shape.kv_bytes_per_token(2),
         kv_bytes_per_token_float32=shape.kv_bytes_per_token(4),
+        kv_bytes_per_token_int8=block_bytes(shape, torch.int8) // BLOCK_TOKENS,
         weight_bytes=sum(tensor.nbytes for tensor in weights.values()),
         open_s=opened - started,
         load_s=loaded - opened,

@@ -1,6 +1,7 @@
 """The CPU routines between the matrix products: each row is computed the same way in every batch.
 
-Every array is flat; rows are contiguous. uint16 arrays hold bfloat16, and each routine also takes float32. Work is
+Every array is flat; rows are contiguous. uint16 arrays hold bfloat16, and each routine also takes float32. KV may stand
+as int8 digits too, whose scales are then given (`kv_kernels`); else `scales` is None, and compiles to nothing. Work is
 dealt to threads by stride, so a row's bits depend on neither the batch nor the number of threads. Callers hold the
 compute lock (`model/threads.py`): Numba's fallback threading layer must not be entered twice.
 """
@@ -13,6 +14,9 @@ import numpy as np
 from numba import njit, prange
 
 from ghostkv.model import vector as v
+from ghostkv.model.int8_kernels import transform
+from ghostkv.model.kv_kernels import scaled, turn_key, write_slot
+from ghostkv.model.kv_tensors import BLOCK_SCALES
 from ghostkv.step import BLOCK_TOKENS
 
 _NEGATIVE_INFINITY = np.float32(-np.inf)
@@ -67,6 +71,8 @@ def attend_block(
     key_base: int,
     values: Any,
     value_base: int,
+    scales: Any,
+    scale_base: int,
     ahead: int,
     count: int,
     queries: Any,
@@ -79,22 +85,24 @@ def attend_block(
     """Fold `count` slots of one block into the running softmax of one query row's group (online softmax, Milakov 2018).
 
     keys hold [head size, slots] so that a score vector is a plain sum of products; values hold [slots, head size].
-    The block to bring near meanwhile is `ahead` elements further on.
+    The scales of digits are factors of a slot's score, then of its weight: no digit is scaled by itself. The block to
+    bring near meanwhile is `ahead` elements further on.
     """
     group = len(heads)
     v.dot_columns(keys, key_base, ahead, queries, query, size, heads, scratch, at + _WEIGHTS)
     for head in range(group):
-        scores = v.keep_first(v.load(scratch, at + _WEIGHTS + head * BLOCK_TOKENS), count, _NEGATIVE_INFINITY)
+        w = at + _WEIGHTS + head * BLOCK_TOKENS
+        scores = v.keep_first(scaled(v.load(scratch, w), scales, scale_base), count, _NEGATIVE_INFINITY)
+        v.store(scratch, w, scores)
         scratch[at + _NEW + head] = max(scratch[at + _MAXIMUM + head], v.lane_max(scores))
     new = v.load(scratch, at + _NEW)
     v.store(scratch, at + _SCALE, v.exp(v.sub(v.load(scratch, at + _MAXIMUM), new)))
     v.store(scratch, at + _MAXIMUM, new)
     for head in range(group):
         w = at + _WEIGHTS + head * BLOCK_TOKENS
-        scores = v.keep_first(v.load(scratch, w), count, _NEGATIVE_INFINITY)
-        weights = v.exp(v.sub(scores, v.splat(scratch[at + _NEW + head])))
+        weights = v.exp(v.sub(v.load(scratch, w), v.splat(scratch[at + _NEW + head])))
         scratch[at + _SUM + head] = scratch[at + _SUM + head] * scratch[at + _SCALE + head] + v.lane_sum(weights)
-        v.store(scratch, w, weights)
+        v.store(scratch, w, scaled(weights, scales, scale_base + BLOCK_TOKENS))
     totals = at + accumulators_at(group)
     v.add_weighted_rows(values, value_base, ahead, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
 
@@ -104,6 +112,7 @@ def attend(
     queries: Any,
     keys: Any,
     values: Any,
+    scales: Any,
     tables: Any,
     width: int,
     table_of_row: Any,
@@ -120,7 +129,8 @@ def attend(
 
     heads is a tuple whose length is the number of query heads per KV head (compiled for each).
     queries float32 [rows, kv_heads * len(heads), size], already scaled; keys [blocks, kv_heads, size, 16] and values
-    [blocks, kv_heads, 16, size] of one layer; tables int32 [sequences, width]; output like queries.
+    [blocks, kv_heads, 16, size] of one layer, scales None or [blocks, kv_heads, 2, 16]; tables int32
+    [sequences, width]; output like queries. Digits stand for turned keys: the members' queries are turned in place.
     """
     group = len(heads)
     floats = accumulators_at(group) + group * size
@@ -130,16 +140,23 @@ def attend(
             row = members[task // kv_heads]
             head = task % kv_heads
             query = (row * kv_heads + head) * group * size
+            if scales is not None:
+                transform(queries, query, group * size, size)
             begin_group(scratch, at, group, size)
             visible = positions[row] + 1
             table = table_of_row[row] * width
             blocks = (visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS
             for block in range(blocks):
-                base = (np.int64(tables[table + block]) * kv_heads + head) * size * BLOCK_TOKENS
-                following = np.int64(tables[table + min(block + _PREFETCH, blocks - 1)])
-                ahead = (following * kv_heads + head) * size * BLOCK_TOKENS - base
+                place = np.int64(tables[table + block]) * kv_heads + head
+                following = np.int64(tables[table + min(block + _PREFETCH, blocks - 1)]) * kv_heads + head
+                base, ahead = place * size * BLOCK_TOKENS, (following - place) * size * BLOCK_TOKENS
+                if scales is not None:
+                    v.prefetch(scales, following * BLOCK_SCALES)
                 count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
-                attend_block(keys, base, values, base, ahead, count, queries, query, scratch, at, heads, size)
+                at_scales = place * BLOCK_SCALES
+                attend_block(
+                    keys, base, values, base, scales, at_scales, ahead, count, queries, query, scratch, at, heads, size
+                )
             end_group(scratch, at, group, size, output, query)
 
 
@@ -149,11 +166,13 @@ def rotate_and_write(
     queries: Any,
     keys: Any,
     values: Any,
+    scales: Any,
     slots: Any,
     positions: Any,
     key_positions: Any,
     cosines: Any,
     sines: Any,
+    scratch: Any,
     rows: int,
     heads: int,
     kv_heads: int,
@@ -164,13 +183,15 @@ def rotate_and_write(
     """Split fused projections, rotate queries and keys (RoPE, half-split pairs), write keys and values to slots.
 
     qkv [rows, (heads + 2 kv_heads) * size]; queries out, float32, multiplied by `scale`; slots int64 [rows] =
-    block * 16 + offset; cosines and sines float32 [context, size / 2]. Position 0 leaves a key as it is, bit for bit.
+    block * 16 + offset; cosines and sines float32 [context, size / 2]; scratch float32 [threads * size]. Position 0
+    rotates a key by nothing, bit for bit. With scales, keys are turned and written as digits, values written as digits.
     """
     half = size // 2
     for thread in prange(threads):
+        key = thread * size  # of `scratch`
         for row in range(thread, rows, threads):
             source = row * (heads + 2 * kv_heads) * size
-            block = slots[row] // BLOCK_TOKENS
+            block = slots[row] // BLOCK_TOKENS * kv_heads
             offset = slots[row] % BLOCK_TOKENS
             for head in range(heads + kv_heads):
                 x = source + head * size
@@ -187,14 +208,20 @@ def rotate_and_write(
                         v.store(queries, target + j, v.mul(low, v.splat(np.float32(scale))))
                         v.store(queries, target + half + j, v.mul(high, v.splat(np.float32(scale))))
                     else:
-                        target = (block * kv_heads + head - heads) * size * BLOCK_TOKENS + offset
-                        v.scatter(keys, target + j * BLOCK_TOKENS, BLOCK_TOKENS, low)
-                        v.scatter(keys, target + (half + j) * BLOCK_TOKENS, BLOCK_TOKENS, high)
+                        v.store(scratch, key + j, low)
+                        v.store(scratch, key + half + j, high)
+                if head >= heads:
+                    place = block + head - heads
+                    target = place * size * BLOCK_TOKENS + offset
+                    if scales is not None:
+                        turn_key(scratch, key, size)
+                    at_scale = place * BLOCK_SCALES + offset
+                    write_slot(scratch, key, size, keys, target, BLOCK_TOKENS, scales, at_scale)
             for head in range(kv_heads):
                 x = source + (heads + kv_heads + head) * size
-                target = ((block * kv_heads + head) * BLOCK_TOKENS + offset) * size
-                for j in range(0, size, v.LANES):
-                    v.store(values, target + j, v.load(qkv, x + j))
+                target = ((block + head) * BLOCK_TOKENS + offset) * size
+                at_scale = (block + head) * BLOCK_SCALES + BLOCK_TOKENS + offset
+                write_slot(qkv, x, size, values, target, 1, scales, at_scale)
 
 
 @njit(nogil=True, cache=True, inline="never")

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
 
+BLOCK_SCALES = 2 * BLOCK_TOKENS  # of one block and KV head: of 16 keys, then of 16 values; one cache line
+_SCALE_BYTES = 2
+
 
 def block_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
-    """Bytes of one block of 16 tokens over all layers (TGP F1 times 16)."""
-    return shape.kv_bytes_per_token(dtype.itemsize) * BLOCK_TOKENS
+    """Bytes of one block of 16 tokens over all layers (TGP F1 times 16). With int8, scales included."""
+    scales = BLOCK_SCALES * _SCALE_BYTES * shape.kv_heads * shape.layers if dtype is torch.int8 else 0
+    return shape.kv_bytes_per_token(dtype.itemsize) * BLOCK_TOKENS + scales
 
 
-class KVTensors:
-    """Keys [blocks, kv_heads, head_size, 16] and values [blocks, kv_heads, 16, head_size] of every layer.
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """One layer's part of the pool, flat.
 
     Keys stand with the slots innermost: a block's scores are then 16 lanes of plain products.
     """
 
+    keys: torch.Tensor  # [blocks, kv_heads, head_size, 16]
+    values: torch.Tensor  # [blocks, kv_heads, 16, head_size]
+    scales: torch.Tensor | None  # of digits (`kv_codec`): bfloat16 [blocks, kv_heads, 2, 16], and a block's more
+
+
+class KVTensors:
+    """The pool of every layer, in `dtype`; int8 stands for digits with scales."""
+
     def __init__(self, shape: ModelShape, blocks: int, dtype: torch.dtype, device: torch.device) -> None:
-        per_layer = blocks * shape.kv_heads * shape.head_size * BLOCK_TOKENS
-        pool = torch.zeros(shape.layers, 2, per_layer, dtype=dtype, device=device)
-        self.keys = [pool[layer, 0] for layer in range(shape.layers)]  # flat
-        self.values = [pool[layer, 1] for layer in range(shape.layers)]
+        heads = blocks * shape.kv_heads
+        pool = torch.zeros(shape.layers, 2, heads * shape.head_size * BLOCK_TOKENS, dtype=dtype, device=device)
+        scales: list[torch.Tensor] | list[None] = [None] * shape.layers
+        if dtype is torch.int8:
+            # A window reads a block's 16 scales from its first seen slot on, hence past the last block's end.
+            per_layer = (heads + 1) * BLOCK_SCALES
+            scales = list(torch.zeros(shape.layers, per_layer, dtype=torch.bfloat16, device=device))
+        self.layers = [LayerKV(pool[layer, 0], pool[layer, 1], scales[layer]) for layer in range(shape.layers)]

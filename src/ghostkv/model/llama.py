@@ -12,7 +12,8 @@ import torch
 
 from ghostkv.model.batch import Batch
 from ghostkv.model.gemm import Linear, pack_int8, prepare
-from ghostkv.model.int8 import hadamard_block, prepare_int8, rotate, rotated
+from ghostkv.model.int8 import rotate
+from ghostkv.model.int8_weights import int8_linear
 from ghostkv.model.kv_tensors import KVTensors
 from ghostkv.model.ops import Ops
 from ghostkv.model.shape import ModelShape
@@ -52,43 +53,47 @@ class Llama:
     def __init__(
         self, shape: ModelShape, weights: Mapping[str, torch.Tensor], device: torch.device, *, int8: bool = False
     ) -> None:
-        """Lay out `weights` for products in their own dtype or, with `int8`, in integers over a rotated residual."""
-        read = rotated(shape, weights) if int8 else weights.__getitem__
+        """Lay out `weights` for products.
+
+        They are a checkpoint's, computed with in their own dtype; with `int8`, `int8_weights` of them.
+        """
 
         def take(name: str) -> torch.Tensor:
-            return read(name).to(device, copy=True)  # not mapped from a file: aligned, and no page fault in a step
+            return weights[name].to(device, copy=True)  # not mapped from a file: aligned, no page fault in a step
 
         def linear(prefix: str, *names: str) -> Linear:
-            weight = torch.cat([read(f"{prefix}.{name}.weight") for name in names]).to(device)
-            if not int8:
-                return prepare(weight)
-            block = hadamard_block(weight.shape[1]) if "down_proj" in names else 1
-            fine = shape.kv_heads * shape.head_size if "v_proj" in names else 0
-            return pack_int8(prepare_int8(weight, block, fine))
+            if int8:
+                return pack_int8(int8_linear(shape, weights, prefix, names))
+            return prepare(torch.cat([weights[f"{prefix}{name}.weight"] for name in names]).to(device))
 
         self.shape = shape
         self.int8 = int8
         self.embedding = take("model.embed_tokens.weight")
         self.activations = torch.float32 if int8 else self.embedding.dtype
         self.final_norm = take("model.norm.weight")
-        if int8:
-            self.head = pack_int8(prepare_int8(read("lm_head.weight").to(device)))
-        else:
-            self.head = prepare(self.embedding if shape.tied else take("lm_head.weight"))
+        self.head = prepare(self.embedding) if shape.tied and not int8 else linear("", "lm_head")
         self.layers = []
         for i in range(shape.layers):
             at = f"model.layers.{i}"
             self.layers.append(
                 Layer(
                     attention_norm=take(f"{at}.input_layernorm.weight"),
-                    qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
-                    output=linear(f"{at}.self_attn", "o_proj"),
+                    qkv=linear(f"{at}.self_attn.", "q_proj", "k_proj", "v_proj"),
+                    output=linear(f"{at}.self_attn.", "o_proj"),
                     mlp_norm=take(f"{at}.post_attention_layernorm.weight"),
-                    gate_up=linear(f"{at}.mlp", "gate_proj", "up_proj"),
-                    down=linear(f"{at}.mlp", "down_proj"),
+                    gate_up=linear(f"{at}.mlp.", "gate_proj", "up_proj"),
+                    down=linear(f"{at}.mlp.", "down_proj"),
                 )
             )
         self._rope = rope_tables(shape, device)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of embedding and products; a tied head is laid out for its product beside the embedding."""
+        linears = [self.head]
+        for layer in self.layers:
+            linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        return self.embedding.nbytes + sum(linear.outputs * linear.inputs * linear.dtype.itemsize for linear in linears)
 
     def products(self) -> dict[str, Linear]:
         """One matrix per distinct product shape, for the row self-check."""
@@ -115,16 +120,16 @@ class Llama:
         b, shape, rows, epsilon = buffers, self.shape, batch.rows, self.shape.norm_eps
         ops.embed(torch.from_numpy(batch.ids), self.embedding, b.residual, rows)
         delta: torch.Tensor | None = None
-        for index, (layer, keys, values) in enumerate(zip(self.layers, kv.keys, kv.values, strict=True)):
+        for index, (layer, own) in enumerate(zip(self.layers, kv.layers, strict=True)):
             if delta is None:
                 ops.norm(b.residual, batch.every_row, layer.attention_norm, b.normed, epsilon)
             else:
                 ops.add_norm(b.residual, delta, layer.attention_norm, b.normed, rows, epsilon)
             qkv = ops.linear(b.normed, layer.qkv, rows)
-            ops.rotate_and_write(qkv, b.queries, keys, values, batch, self._rope, shape)
-            ops.attend(b.queries, keys, values, batch, b.attended, shape)
+            ops.rotate_and_write(qkv, b.queries, own, batch, self._rope, shape)
+            ops.attend(b.queries, own, batch, b.attended, shape)
             if batch.windowed is not None:
-                ops.attend_windowed(b.queries, keys, values, batch, batch.windowed, self._rope, b.attended, shape)
+                ops.attend_windowed(b.queries, own, batch, batch.windowed, self._rope, b.attended, shape)
             delta = ops.linear(b.attended, layer.output, rows)
             ops.add_norm(b.residual, delta, layer.mlp_norm, b.normed, rows, epsilon)
             gate_up = ops.linear(b.normed, layer.gate_up, rows)

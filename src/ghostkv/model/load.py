@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from ghostkv.errors import ConfigError
 from ghostkv.model import machine
 from ghostkv.model.checkpoint import Checkpoint, open_checkpoint
 from ghostkv.model.cpu_ops import CPUOps
+from ghostkv.model.int8_weights import load_int8
 from ghostkv.model.kv_tensors import KVTensors, block_bytes
 from ghostkv.model.llama import ARCHITECTURES, Llama
 from ghostkv.model.ops import Ops
@@ -21,8 +23,11 @@ from ghostkv.model.selfcheck import SelfCheck, self_check
 from ghostkv.model.steering import Steerer, SteeringBank
 from ghostkv.model.threads import available_threads
 from ghostkv.model.torch_ops import TorchOps
+from ghostkv.startup import Phases, resume_collection
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.bfloat16}  # of embedding and KV
+_log = logging.getLogger(__name__)
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.bfloat16}  # of the embedding
+_KV_DTYPES = ("auto", "int8")
 
 Announce = Callable[[str], None]
 
@@ -50,8 +55,9 @@ def load_model(
 
     Raises ModelError for files that cannot be used, ConfigError for a setting or a pool that cannot work.
     """
-    dtype, device = torch_dtype(config), torch.device(config.device)
+    dtype, device, phases = kv_dtype(config), torch.device(config.device), Phases()
     checkpoint = open_checkpoint(path)
+    phases.end("open")
     announce(f"loading {checkpoint.name} as {config.dtype}")
     shape = checkpoint.shape
     per_block = block_bytes(shape, dtype)
@@ -59,28 +65,44 @@ def load_model(
     if blocks < 1:
         raise ConfigError(f"the KV budget of {config.kv_budget} bytes holds no block: one takes {per_block} bytes")
     model = build_model(checkpoint, config)
+    phases.end("weights")
     bank = _bank(config, checkpoint)
     limits = runner_limits(config)
     ops, check = _operators(model, limits, announce)
+    phases.end("check")
     kv, steerer = KVTensors(shape, blocks, dtype, device), None if bank is None else Steerer(bank, model)
     runner = ModelRunner(model, kv, instrument(ops), limits, steerer)
+    phases.end("pool")
     announce("compiling kernels (kept on disk)")
     runner.warm_up()
-    parts = (checkpoint.digest, config.dtype, config.device, machine.build())
+    phases.end("kernels")
+    resume_collection()
+    sizes = {"weight_bytes": model.weight_bytes, "pool_bytes": blocks * per_block}
+    fields = {"model": checkpoint.name, "dtype": config.dtype, **phases.fields(), **sizes}
+    _log.info("loaded", extra={"fields": fields})
+    parts = (checkpoint.digest, config.dtype, config.kv_dtype, config.device, machine.build())
     manifest = machine.digest(*parts, *(() if bank is None else (bank.digest,)))
     return LoadedModel(checkpoint, runner, blocks, per_block, check, manifest, bank)
 
 
 def pool_bytes(path: Path, config: EngineConfig, blocks: int) -> int:
     """Bytes of a pool of `blocks` blocks for the model at `path`."""
-    return blocks * block_bytes(open_checkpoint(path).shape, torch_dtype(config))
+    return blocks * block_bytes(open_checkpoint(path).shape, kv_dtype(config))
 
 
 def torch_dtype(config: EngineConfig) -> torch.dtype:
-    """The dtype of embedding and KV under `config`. Raises ConfigError listing the names there are."""
+    """The dtype of the embedding under `config`. Raises ConfigError listing the names there are."""
     if config.dtype not in _DTYPES:
         raise ConfigError(f"dtype {config.dtype!r} is not one of {', '.join(_DTYPES)}")
     return _DTYPES[config.dtype]
+
+
+def kv_dtype(config: EngineConfig) -> torch.dtype:
+    """The dtype of KV under `config`; int8 stands for digits (`kv_codec`). Raises ConfigError as `torch_dtype` does."""
+    plain = torch_dtype(config)
+    if config.kv_dtype not in _KV_DTYPES:
+        raise ConfigError(f"kv_dtype {config.kv_dtype!r} is not one of {', '.join(_KV_DTYPES)}")
+    return torch.int8 if config.kv_dtype == "int8" else plain
 
 
 def build_model(checkpoint: Checkpoint, config: EngineConfig) -> Llama:
@@ -89,7 +111,8 @@ def build_model(checkpoint: Checkpoint, config: EngineConfig) -> Llama:
     if int8 and config.device != "cpu":
         raise ConfigError(f"dtype 'int8' runs on the CPU only, not on {config.device!r}")
     architecture = ARCHITECTURES[checkpoint.shape.architecture]
-    weights = checkpoint.weights(torch_dtype(config))
+    dtype = torch_dtype(config)
+    weights = load_int8(checkpoint, dtype) if int8 else checkpoint.weights(dtype)
     return architecture(checkpoint.shape, weights, torch.device(config.device), int8=int8)
 
 

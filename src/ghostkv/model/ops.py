@@ -15,6 +15,7 @@ import torch
 
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import Linear
+from ghostkv.model.kv_tensors import LayerKV
 from ghostkv.model.shape import ModelShape
 
 
@@ -59,8 +60,7 @@ class Ops(Protocol):
         self,
         qkv: torch.Tensor,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         rope: tuple[torch.Tensor, torch.Tensor],
         shape: ModelShape,
@@ -74,20 +74,21 @@ class Ops(Protocol):
     def attend(
         self,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
-        """out = causal attention of each row in `batch.plain` over its own blocks, in order."""
+        """out = causal attention of each row in `batch.plain` over its own blocks, in order.
+
+        What stands in `queries` for those rows may be lost.
+        """
         ...
 
     def attend_windowed(
         self,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         windowed: WindowedRows,
         rope: tuple[torch.Tensor, torch.Tensor],

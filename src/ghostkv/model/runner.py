@@ -50,7 +50,7 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's rows and draw its tokens."""
         start = time.perf_counter()
-        draws = [row.draw for row in plan.rows if row.draw is not None]
+        draws = [draw for row in plan.rows for draw in row.draws]
         targets = [row.targets for row in plan.rows if row.targets is not None]
         with compute(self._limits.threads):
             logits = self.forward(plan)
@@ -65,17 +65,17 @@ class ModelRunner:
         window = Window(0, 1)
         table = np.zeros(Ring(window).blocks, dtype=np.int32)
         for sampling, seen in ((Sampling(temperature=0.0), None), (Sampling(logprobs=1, top_k=2, top_p=0.9), window)):
-            self.run(StepPlan(0, 0.0, (Row("warm-up", (0,), 0, table, Draw(sampling, 0.5), window=seen),)))
+            self.run(StepPlan(0, 0.0, (Row("warm-up", (0,), 0, table, (Draw(sampling, 0.5),), window=seen),)))
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
-        """Logits [rows with a draw, vocabulary] of the plan, valid until the next call.
+        """Logits [draws, vocabulary] of the plan, valid until the next call.
 
         Call under `threads.compute`.
         """
         batch = Batch.of(plan)
         shifts = NO_SHIFTS if self._steerer is None else self._steerer.shifts(batch)
         self._model.forward(batch, self._kv, self._buffers, self._ops, shifts)
-        return self._logits(0, sum(row.draw is not None for row in plan.rows))
+        return self._logits(0, sum(len(row.draws) for row in plan.rows))
 
     def residuals(self, ids: Sequence[int], layer: int, table: BlockTable) -> torch.Tensor:
         """The residual stream after block `layer`, float32 [len(ids), hidden], in the basis of the checkpoint.
@@ -84,11 +84,11 @@ class ModelRunner:
         """
         model, kv = copy(self._model), copy(self._kv)
         through = slice(layer + 1)
-        model.layers, kv.keys, kv.values = model.layers[through], kv.keys[through], kv.values[through]
+        model.layers, kv.layers = model.layers[through], kv.layers[through]
         pieces = []
         with compute(self._limits.threads):
             for at in range(0, len(ids), self._limits.rows):
-                row = Row("residuals", tuple(ids[at : at + self._limits.rows]), at, table, None)
+                row = Row("residuals", tuple(ids[at : at + self._limits.rows]), at, table, ())
                 model.forward(Batch.of(StepPlan(0, 0.0, (row,))), kv, self._buffers, self._ops)
                 pieces.append(self._buffers.residual[: len(row.tokens)].clone())
             basis = model.to_residual(torch.eye(model.shape.hidden, device=model.embedding.device))

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from ghostkv.model import int8
+from ghostkv.model import int8, kv_codec
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import Linear, product
+from ghostkv.model.kv_tensors import LayerKV
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
 
@@ -58,8 +59,7 @@ class TorchOps:
         self,
         qkv: torch.Tensor,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         rope: tuple[torch.Tensor, torch.Tensor],
         shape: ModelShape,
@@ -70,27 +70,24 @@ class TorchOps:
         q, k, v = (part.view(batch.rows, -1, size).float() for part in torch.split(qkv[: batch.rows], split, dim=1))
         queries[: batch.rows] = (_rotate(q, rope, batch.positions) * size**-0.5).reshape(batch.rows, -1)
         slots = torch.from_numpy(batch.slots).to(device)
-        blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
-        _keys(keys, shape)[blocks, :, :, offsets] = _rotate(k, rope, batch.key_positions).to(keys.dtype)
-        _values(values, shape)[blocks, :, offsets] = v.to(values.dtype)
+        kv_codec.write(kv, slots, _rotate(k, rope, batch.key_positions), v, shape)
 
     def attend(
         self,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
-        tables = torch.from_numpy(batch.tables).view(-1, batch.width).to(queries.device, torch.int64)
+        slots = (batch.tables.reshape(-1, batch.width, 1).astype(np.int64) * BLOCK_TOKENS) + np.arange(BLOCK_TOKENS)
         group = shape.heads // shape.kv_heads
         for sequence in np.unique(batch.sequences[batch.plain]):
             members = batch.plain[batch.sequences[batch.plain] == sequence]
             rows = torch.from_numpy(members).to(queries.device)
             positions = torch.from_numpy(batch.positions).to(queries.device)[rows]
-            k = _keys(keys, shape)[tables[sequence]].permute(1, 0, 3, 2).flatten(1, 2).float()
-            v = _values(values, shape)[tables[sequence]].permute(1, 0, 2, 3).flatten(1, 2).float()
+            own = torch.from_numpy(slots[sequence].reshape(-1)).to(queries.device)
+            k, v = (part.transpose(0, 1) for part in kv_codec.read(kv, own, shape))
             q = queries[rows].view(len(rows), shape.heads, shape.head_size).transpose(0, 1)
             scores = q @ k.repeat_interleave(group, dim=0).transpose(1, 2)
             hidden = torch.arange(k.shape[1], device=queries.device) > positions.unsqueeze(1)
@@ -101,8 +98,7 @@ class TorchOps:
     def attend_windowed(
         self,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: LayerKV,
         batch: Batch,
         windowed: WindowedRows,
         rope: tuple[torch.Tensor, torch.Tensor],
@@ -115,12 +111,9 @@ class TorchOps:
             sinks, token = windowed.sinks[i], windowed.tokens[i]
             ring = np.arange(windowed.gone[i], token - sinks + 1) % (windowed.ring_blocks[i] * BLOCK_TOKENS)
             seen = np.concatenate([np.arange(min(sinks, token + 1)), windowed.ring_at[i] * BLOCK_TOKENS + ring])
-            blocks, offsets = (
-                torch.from_numpy(part).to(queries.device)
-                for part in (tables[batch.sequences[row], seen // BLOCK_TOKENS], seen % BLOCK_TOKENS)
-            )
-            k = _rotate(_keys(keys, shape)[blocks, :, :, offsets].float(), rope, np.arange(len(seen)))
-            v = _values(values, shape)[blocks, :, offsets].float()
+            slots = tables[batch.sequences[row], seen // BLOCK_TOKENS] * BLOCK_TOKENS + seen % BLOCK_TOKENS
+            k, v = kv_codec.read(kv, torch.from_numpy(slots).to(queries.device), shape)
+            k = _rotate(k, rope, np.arange(len(seen)))
             q = queries[row].view(shape.kv_heads, group, size)
             weights = torch.einsum("hgd,nhd->hgn", q, k).softmax(dim=-1)
             out[row] = torch.einsum("hgn,nhd->hgd", weights, v).reshape(-1).to(out.dtype)
@@ -142,11 +135,3 @@ def _rotate(
     cosine, sine = (table[at].unsqueeze(1) for table in rope)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
-
-
-def _keys(flat: torch.Tensor, shape: ModelShape) -> torch.Tensor:
-    return flat.view(-1, shape.kv_heads, shape.head_size, BLOCK_TOKENS)
-
-
-def _values(flat: torch.Tensor, shape: ModelShape) -> torch.Tensor:
-    return flat.view(-1, shape.kv_heads, BLOCK_TOKENS, shape.head_size)

@@ -2,7 +2,7 @@
 
 LLVM lowers it to one AVX-512 register, two AVX2 or four NEON registers. Nothing here is reassociated: a sum over lanes
 is a fixed tree, `fma` rounds once. Arrays are one-dimensional; offsets count elements. uint16 arrays hold bfloat16,
-int32 arrays are only read.
+int8 arrays digits (-127..127), int32 arrays are only read.
 
 Numba's disk cache knows the file of a kernel, not this one: after an edit here, `make clean-kernels`.
 """
@@ -17,6 +17,7 @@ from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
 
 LANES = 16
+_LINE = 64  # bytes of a cache line
 
 _F32 = ir.FloatType()
 _I8 = ir.IntType(8)
@@ -61,12 +62,16 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: An
 
 
 def _lane_vector(array_type: Any) -> Any:
-    return {types.uint16: _VI16, types.int32: _VI32}.get(array_type.dtype, _VF)
+    return {types.int8: _VI8, types.uint16: _VI16, types.int32: _VI32}.get(array_type.dtype, _VF)
+
+
+def _item_bytes(array_type: Any) -> int:
+    return int(array_type.dtype.bitwidth) // 8
 
 
 def _to_float(builder: Any, raw: Any) -> Any:
     """Bfloat16 bits are the upper half of a float32; an integer is rounded to nearest even."""
-    if raw.type == _VI32:
+    if raw.type in (_VI8, _VI32):
         return builder.sitofp(raw, _VF)
     if raw.type != _VI16:
         return raw
@@ -74,9 +79,18 @@ def _to_float(builder: Any, raw: Any) -> Any:
 
 
 def _from_float(builder: Any, value: Any, vector: Any) -> Any:
-    """Round to nearest even. A NaN may come out as another NaN or infinity; weights are checked for both at load."""
+    """Round to nearest even. A NaN may come out as another NaN or infinity; weights are checked for both at load.
+
+    As a digit it is clamped to -127..127, and a NaN gives -127.
+    """
     if vector is _VF:
         return value
+    if vector is _VI8:
+        low, high = _floats(-127.0), _floats(127.0)
+        clamped = builder.select(builder.fcmp_ordered(">", value, low), value, low)
+        clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
+        rounded = builder.fptosi(_call(builder, "llvm.rint.v16f32", _VF, [clamped]), _VI32)
+        return builder.trunc(rounded, _VI8)
     bits = builder.bitcast(value, _VI32)
     odd = builder.and_(builder.lshr(bits, _ints(16)), _ints(1))
     rounded = builder.add(builder.add(bits, _ints(0x7FFF)), odd)
@@ -114,7 +128,7 @@ def load(typingctx: Any, array: Any, offset: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature.args[0], args[0], args[1], _lane_vector(signature.args[0]))
-        raw = builder.load(pointer, align=2 if signature.args[0].dtype == types.uint16 else 4)
+        raw = builder.load(pointer, align=_item_bytes(signature.args[0]))
         return _to_float(builder, raw)
 
     return vec16(array, types.int64), generate
@@ -143,7 +157,7 @@ def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = _lane_vector(signature.args[0])
         pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
-        builder.store(_from_float(builder, args[2], vector), pointer, align=2 if vector is _VI16 else 4)
+        builder.store(_from_float(builder, args[2], vector), pointer, align=_item_bytes(signature.args[0]))
         return context.get_dummy_value()
 
     return types.none(array, types.int64, vec16), generate
@@ -173,12 +187,8 @@ def store_digits(typingctx: Any, array: Any, offset: Any, value: Any, count: Any
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        low, high = _floats(-127.0), _floats(127.0)
-        clamped = builder.select(builder.fcmp_ordered(">", args[2], low), args[2], low)
-        clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
-        rounded = builder.fptosi(_call(builder, "llvm.rint.v16f32", _VF, [clamped]), _VI32)
         pointer = _pointer(context, builder, signature.args[0], args[0], args[1], _VI8)
-        digits = builder.trunc(rounded, _VI8)
+        digits = _from_float(builder, args[2], _VI8)
         if not signature.args[0].dtype.signed:
             digits = builder.xor(digits, ir.Constant(_VI8, [ir.Constant(_VI8.element, -128)] * LANES))
         arguments = [digits, pointer, ir.Constant(_I32, 1), _mask(builder, args[3])]
@@ -347,6 +357,28 @@ def _prefetch(context: Any, builder: Any, array_type: Any, array: Any, offset: A
     builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])  # a read, kept in every cache level
 
 
+@intrinsic
+def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Ask for the cache line of array[offset] to be brought near; `offset` may lie outside."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _prefetch(context, builder, signature.args[0], args[0], args[1])
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64), generate
+
+
+def _stream(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, ahead: Any, index: int) -> Any:
+    """Lanes array[offset : offset + 16], and the cache line `ahead` elements further on brought near.
+
+    The vector is number `index` of a run that begins with a cache line: one request is made for each line.
+    """
+    if index * LANES * _item_bytes(array_type) % _LINE == 0:
+        _prefetch(context, builder, array_type, array, builder.add(offset, ahead))
+    pointer = _pointer(context, builder, array_type, array, offset, _lane_vector(array_type))
+    return _to_float(builder, builder.load(pointer, align=_item_bytes(array_type)))
+
+
 def _chains(heads: int) -> int:
     """Independent sums per head, a power of two: about 16 in flight hide the latency of a multiply-add."""
     return 4 if heads <= 4 else 2 if heads <= 8 else 1
@@ -384,9 +416,7 @@ def dot_columns(
             for chain in range(chains):
                 d = builder.add(first, one(chain))
                 offset = builder.add(args[1], builder.mul(d, one(LANES)))
-                pointer = _pointer(context, builder, column_type, args[0], offset, _lane_vector(column_type))
-                _prefetch(context, builder, column_type, args[0], builder.add(offset, args[2]))
-                column = _to_float(builder, builder.load(pointer, align=2 if column_type.dtype == types.uint16 else 4))
+                column = _stream(context, builder, column_type, args[0], offset, args[2], chain)
                 for head in range(group):
                     position = builder.add(builder.add(args[4], builder.mul(args[5], one(head))), d)
                     scalar = builder.load(_pointer(context, builder, query_type, args[3], position, _F32))
@@ -462,9 +492,7 @@ def add_weighted_rows(
                 ]
                 for i in range(width):
                     offset = builder.add(start, one(LANES * i))
-                    pointer = _pointer(context, builder, row_type, args[0], offset, _lane_vector(row_type))
-                    _prefetch(context, builder, row_type, args[0], builder.add(offset, args[2]))
-                    row = _to_float(builder, builder.load(pointer, align=2 if row_type.dtype == types.uint16 else 4))
+                    row = _stream(context, builder, row_type, args[0], offset, args[2], i)
                     for head in range(group):
                         product = [shares[head], row, builder.load(sums[head][i])]
                         builder.store(_call(builder, "llvm.fma.v16f32", _VF, product), sums[head][i])

@@ -1,14 +1,17 @@
-"""Converted weights on disk, so that a second start maps them into memory instead of dequantising again.
+"""Prepared weights on disk, so that a second start maps them into memory instead of computing them again.
 
-One safetensors file per (model digest, dtype) in the cache directory. Not a place of truth: whatever is wrong with a
-file here, it is built again.
+One safetensors file per (model digest, form) in the cache directory, the last few that were used. Not a place of truth:
+whatever is wrong with a file here, it is built again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,42 +25,46 @@ from ghostkv.errors import ModelError
 from ghostkv.model.tensors import Shape
 
 _FORMAT = "1"  # raise it when a loader's conversion changes
+_KEPT = 8  # files; one more, and the one that was not used for longest goes
+_ABANDONED_S = 86_400.0  # a draft so old was left by a process that was killed
 
 Tensors = dict[str, torch.Tensor]
+Layout = Mapping[str, tuple[torch.dtype, Shape]]
 
 
-def cached_weights(
-    digest: str, dtype: torch.dtype, shapes: Mapping[str, Shape], build: Callable[[], Tensors]
-) -> Tensors:
-    """The tensors named in `shapes`, memory-mapped; `build` makes them where the cache has none that is whole.
+def cached_weights(digest: str, form: str, layout: Layout, build: Callable[[], Tensors]) -> Tensors:
+    """The tensors named in `layout`, memory-mapped; `build` makes them where the cache has none that is whole.
 
-    Raises ModelError if the cache directory cannot be written.
+    `digest` covers what they are made from, `form` says what was made. Raises ModelError if the cache directory cannot
+    be written.
     """
-    file = cache_dir() / "weights" / f"{digest}-{str(dtype).removeprefix('torch.')}-{_FORMAT}.safetensors"
-    weights = _read(file, dtype, shapes)
+    file = cache_dir() / "weights" / f"{digest}-{form}-{_FORMAT}.safetensors"
+    weights = _read(file, layout)
     if weights is None:
         _write(file, build())
-        weights = _read(file, dtype, shapes)
+        weights = _read(file, layout)
     if weights is None:
         raise ModelError(f"{file}: cached weights differ from what was written; is the disk faulty?")
     return weights
 
 
-def _read(file: Path, dtype: torch.dtype, shapes: Mapping[str, Shape]) -> Tensors | None:
+def _read(file: Path, layout: Layout) -> Tensors | None:
     """The whole file's tensors, or None if it is absent, damaged or holds something else."""
     weights: Tensors = {}
     try:
         with safe_open(file, framework="pt") as opened:
             sums = json.loads((opened.metadata() or {}).get("crc32", "{}"))
-            if set(opened.keys()) != set(shapes):
+            if set(opened.keys()) != set(layout):
                 return None
-            for name, shape in shapes.items():
+            for name, expected in layout.items():
                 tensor = opened.get_tensor(name)
-                if tensor.dtype != dtype or tuple(tensor.shape) != shape or _checksum(tensor) != sums.get(name):
+                if (tensor.dtype, tuple(tensor.shape)) != expected or _checksum(tensor) != sums.get(name):
                     return None
                 weights[name] = tensor
     except (OSError, SafetensorError, ValueError):
         return None
+    with contextlib.suppress(OSError):  # a cache that is only read keeps what it has
+        os.utime(file)
     return weights
 
 
@@ -73,7 +80,20 @@ def _write(file: Path, weights: Tensors) -> None:
                 os.fsync(written.fileno())
             draft.replace(file)
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{file}: cannot write converted weights ({error}); set GHOSTKV_CACHE elsewhere") from error
+        raise ModelError(f"{file}: cannot write prepared weights ({error}); set GHOSTKV_CACHE elsewhere") from error
+    _prune(file.parent)
+
+
+def _prune(directory: Path) -> None:
+    """Keep the files used last. Who has a removed one mapped keeps what it reads."""
+    with contextlib.suppress(OSError):  # another process may do the same
+        used = {file: file.stat().st_mtime for file in directory.iterdir()}
+        files = sorted((file for file in used if file.suffix == ".safetensors"), key=lambda file: used[file])
+        for file in files[:-_KEPT]:
+            file.unlink()
+        for draft, since in used.items():
+            if draft.is_dir() and since < time.time() - _ABANDONED_S:
+                shutil.rmtree(draft)
 
 
 def _checksum(tensor: torch.Tensor) -> int:

@@ -15,6 +15,8 @@ from numba import njit, prange
 
 from ghostkv.model import vector as v
 from ghostkv.model.kernels import accumulators_at, attend_block, begin_group, end_group
+from ghostkv.model.kv_kernels import turn_block
+from ghostkv.model.kv_tensors import BLOCK_SCALES
 from ghostkv.step import BLOCK_TOKENS
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -49,7 +51,10 @@ def tile_floats(size: int) -> int:
 def _rotate_block(
     keys: Any, base: int, cosines: Any, sines: Any, stride: int, position: int, tile: Any, to: int, size: int
 ) -> None:
-    """Rotate the 16 keys [size, 16] at `base` by position, position + 1, ...; the formula of `rotate_and_write`."""
+    """Rotate the 16 keys [size, 16] at `base` by position, position + 1, ...; the formula of `rotate_and_write`.
+
+    They may stand in the tile already.
+    """
     half = size // 2
     for j in range(half):
         cosine = v.load(cosines, j * stride + v.LANES + position)
@@ -65,6 +70,7 @@ def attend_windowed(
     queries: Any,
     keys: Any,
     values: Any,
+    scales: Any,
     tables: Any,
     width: int,
     table_of_row: Any,
@@ -119,11 +125,16 @@ def attend_windowed(
                     position = sinks[i] + begin - gone[i]  # of the block's first slot, seen or not
                     first = max(gone[i] - begin, 0)
                     count = min(BLOCK_TOKENS, last + 1 - begin) - first
-                base = (block * kv_heads + head) * size * BLOCK_TOKENS
-                _rotate_block(keys, base, cosines, sines, stride, position, tiles, to, size)
+                place = block * kv_heads + head
+                base = place * size * BLOCK_TOKENS
+                if scales is None:
+                    _rotate_block(keys, base, cosines, sines, stride, position, tiles, to, size)
+                else:
+                    turn_block(keys, base, tiles, to, size)
+                    _rotate_block(tiles, to, cosines, sines, stride, position, tiles, to, size)
                 # The tile has no gaps: read from `first` on, each of its rows begins with the slots that are seen.
-                seen = to + first
+                seen, value, scale = to + first, base + first * size, place * BLOCK_SCALES + first
                 attend_block(
-                    tiles, seen, values, base + first * size, 0, count, queries, query, scratch, at, heads, size
+                    tiles, seen, values, value, scales, scale, 0, count, queries, query, scratch, at, heads, size
                 )
             end_group(scratch, at, group, size, output, query)

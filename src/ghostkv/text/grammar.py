@@ -68,7 +68,7 @@ class CompiledGrammar:
 
     def start(self) -> GrammarMatcher:
         """A matcher at the beginning of an answer."""
-        return GrammarMatcher(self)
+        return GrammarMatcher(self, self.prototype)
 
 
 class GrammarMatcher:
@@ -76,9 +76,9 @@ class GrammarMatcher:
 
     __slots__ = ("_grammar", "_inner", "complete", "failure")
 
-    def __init__(self, grammar: CompiledGrammar) -> None:
+    def __init__(self, grammar: CompiledGrammar, inner: LLMatcher) -> None:
         self._grammar = grammar
-        self._inner = grammar.prototype.deep_copy()
+        self._inner = inner.deep_copy()
         self.complete = False
         self.failure = ""
 
@@ -101,6 +101,12 @@ class GrammarMatcher:
         """Take the next token. Of one that is not allowed comes `failure`."""
         self._inner.consume_token(token_id)
         self._settle()
+
+    def fork(self) -> GrammarMatcher:
+        """Another one that has come as far. Takes about a microsecond."""
+        made = GrammarMatcher(self._grammar, self._inner)
+        made.complete, made.failure = self.complete, self.failure
+        return made
 
     def _settle(self) -> None:
         inner = self._inner

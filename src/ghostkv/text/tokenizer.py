@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
@@ -36,7 +36,8 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-_ALPHABET = byte_alphabet()
+# Latin-1 encodes a character below 256 as the byte of that number, and no other.
+_TO_LATIN_1 = dict.fromkeys(range(256), "\uffff") | {ord(char): byte for char, byte in byte_alphabet().items()}
 
 
 class Tokenizer:
@@ -57,14 +58,15 @@ class Tokenizer:
         Raises ModelError if `bos_id` is missing although `add_bos` is set, an id is outside the vocabulary, or the
         decoder is of a kind whose tokens have no bytes of their own.
         """
-        description = json.loads(inner.to_str())
-        self._markup = _copy(description)
-        self._plain = _copy(description)
+        whole = inner.to_str()
+        self._markup = _copy(whole)
+        self._plain = _copy(whole)
         self._plain.encode_special_tokens = True
         self._inside = self._plain
-        if (description.get("pre_tokenizer") or {}).get("prepend_scheme") == "first":
+        if _settings(inner.pre_tokenizer).get("prepend_scheme") == "first":
+            description = json.loads(whole)
             description["pre_tokenizer"]["prepend_scheme"] = "never"
-            self._inside = _copy(description)
+            self._inside = _copy(json.dumps(description))
             self._inside.encode_special_tokens = True
         added = self._markup.get_added_tokens_decoder()
         vocabulary = self._markup.get_vocab(with_added_tokens=True)
@@ -80,7 +82,7 @@ class Tokenizer:
                 raise ModelError(f"{name}: token id {token_id} is outside the vocabulary of {self.vocab_size} tokens")
         if add_bos and bos_id is None:
             raise ModelError(f"{name}: prompts start with a BOS token, but none is named")
-        to_bytes = _bytes_of(description.get("decoder"), name)
+        to_bytes = _bytes_of(_settings(inner.decoder), name)
         table = [b""] * self.vocab_size
         for token, token_id in vocabulary.items():
             if token_id in added:
@@ -176,8 +178,13 @@ class Tokenizer:
         return spelled
 
 
-def _copy(description: Mapping[str, object]) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
+def _settings(part: tokenizers.pre_tokenizers.PreTokenizer | tokenizers.decoders.Decoder | None) -> dict[str, Any]:
+    """One part of a tokenizer.json; the whole, with vocabulary and merges, takes long to read."""
+    return {} if part is None else dict(json.loads(part.__getstate__()))
+
+
+def _copy(description: str) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer.from_str(description)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
@@ -202,7 +209,7 @@ def _bytes_of(decoder: object, name: str) -> Callable[[str], bytes]:
 
 
 def _kinds(decoder: object) -> list[str]:
-    if not isinstance(decoder, dict):
+    if not isinstance(decoder, dict) or "type" not in decoder:
         return []
     if decoder.get("type") == "Sequence":
         return [kind for part in decoder.get("decoders", ()) for kind in _kinds(part)]
@@ -210,8 +217,10 @@ def _kinds(decoder: object) -> list[str]:
 
 
 def _byte_level_bytes(token: str) -> bytes:
-    # An entry with a character outside the alphabet was put there by hand and stands for itself.
-    return bytes(_ALPHABET[c] for c in token) if all(c in _ALPHABET for c in token) else token.encode()
+    try:
+        return token.translate(_TO_LATIN_1).encode("latin-1")
+    except UnicodeEncodeError:  # a character outside the alphabet: an entry put there by hand, which stands for itself
+        return token.encode()
 
 
 def _sentencepiece_bytes(token: str) -> bytes:

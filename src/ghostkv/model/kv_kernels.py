@@ -1,0 +1,82 @@
+"""The compiled routines around a slot of the KV pool: written as 16-bit or 32-bit numbers, or as digits with a scale.
+
+Reference: `kv_codec`. `scales` is None where the pool holds no digits, which Numba settles when it compiles; arrays are
+flat. Numba's disk cache knows the file of a kernel, not this one: after an edit here, `make clean-kernels`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ghostkv.model import vector as v
+from ghostkv.model.int8_kernels import transform
+from ghostkv.step import BLOCK_TOKENS
+
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
+_LARGEST = np.float32(127.0)
+
+
+@njit(nogil=True, cache=True)
+def scaled(x: Any, scales: Any, at: int) -> Any:
+    """Sixteen lanes, one for each slot of a block, times the slots' scales."""
+    if scales is None:
+        return x
+    return v.mul(x, v.load(scales, at))
+
+
+@njit(nogil=True, cache=True, inline="never", error_model="numpy")
+def write_slot(x: Any, at: int, size: int, stored: Any, to: int, stride: int, scales: Any, scale_at: int) -> None:
+    """stored[to + stride * i] = x[at + i] for i < size, rounded; with scales as digits, and scales[scale_at] is set."""
+    scale = _ONE
+    if scales is not None:
+        scale = _write_scale(x, at, size, scales, scale_at)
+    for j in range(0, size, v.LANES):
+        lanes = v.load(x, at + j)
+        if scales is not None:
+            lanes = v.div(lanes, v.splat(scale))
+        if stride == 1:
+            v.store(stored, to + j, lanes)
+        else:
+            v.scatter(stored, to + j * stride, stride, lanes)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _write_scale(x: Any, at: int, size: int, scales: Any, scale_at: int) -> Any:
+    """Store the vector's scale, NaN where a value is not finite. Returns a divisor: the scale as stored, never 0."""
+    largest = probe = v.splat(_ZERO)
+    zero = v.splat(_ZERO)
+    for j in range(0, size, v.LANES):
+        lanes = v.load(x, at + j)
+        largest = v.maximum(v.absolute(lanes), largest)
+        probe = v.fma(lanes, zero, probe)  # stays 0 unless a value is infinite or NaN
+    v.store_part(scales, scale_at, v.splat(v.lane_max(largest) / _LARGEST + v.lane_sum(probe)), 1)
+    scale = v.lane_sum(v.load_part(scales, scale_at, 1))
+    return scale if scale > _ZERO else _ONE
+
+
+@njit(nogil=True, cache=True)
+def turn_key(x: Any, at: int, size: int) -> None:
+    """x[at : at + size] = H x / size, in place."""
+    transform(x, at, size, size)
+    share = v.splat(_ONE / np.float32(size))
+    for j in range(at, at + size, v.LANES):
+        v.store(x, j, v.mul(v.load(x, j), share))
+
+
+@njit(nogil=True, cache=True, inline="never")
+def turn_block(keys: Any, base: int, tile: Any, to: int, size: int) -> None:
+    """Write H times the 16 keys [size, 16] at `base`, before their scales, to tile[to : to + size * 16], float32."""
+    for j in range(0, size * BLOCK_TOKENS, BLOCK_TOKENS):
+        v.store(tile, to + j, v.load(keys, base + j))
+    step = BLOCK_TOKENS
+    while step < size * BLOCK_TOKENS:
+        for start in range(to, to + size * BLOCK_TOKENS, 2 * step):
+            for j in range(start, start + step, BLOCK_TOKENS):
+                low, high = v.load(tile, j), v.load(tile, j + step)
+                v.store(tile, j, v.add(low, high))
+                v.store(tile, j + step, v.sub(low, high))
+        step *= 2
