@@ -28,6 +28,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from child import hear, tell
 from http_client import ServerProcess
 from record import append
 
@@ -39,6 +40,7 @@ from ghostkv.step import BLOCK_TOKENS
 
 LEAST_RATIO = 0.8
 _TICK = os.sysconf("SC_CLK_TCK")
+_ENGINE = "the engine"
 _ORDINARY = (1000, 48000)  # ids that are no control tokens
 
 
@@ -64,14 +66,12 @@ class Engine:
     def __init__(self, model: Path, config: EngineConfig, *, apart: bool) -> None:
         command = [sys.executable, __file__, "--engine", str(model), json.dumps(asdict(config)), str(int(apart))]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
+        hear(self._process, _ENGINE)
 
     def run(self, load: Load) -> dict[str, float]:
         """Tokens per second, and processor seconds."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asdict(load)) + "\n")
-        self._process.stdin.flush()
-        return self._read()
+        tell(self._process, asdict(load))
+        return hear(self._process, _ENGINE)
 
     def __enter__(self) -> Engine:
         return self
@@ -79,14 +79,6 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
-
-    def _read(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the engine ended with exit code {self._process.wait()}")
-        found: dict[str, float] = json.loads(line)
-        return found
 
 
 def engine_process(model: Path, config: EngineConfig, *, apart: bool) -> None:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Protocol
 
+from child import hear, tell
 from llama_environment import SDIST, LlamaCpp
 
 WORKERS = Path(__file__).parent / "workers"
@@ -45,16 +46,14 @@ class Worker:
             start_new_session=True,
             env=os.environ | (environment or {}),
         )
-        self.about: dict[str, Any] = self._read()["ready"]
+        self.about: dict[str, Any] = hear(self._process, name)["ready"]
         self._signal(signal.SIGSTOP)
 
     def run(self, sequences: int, prompt: int, tokens: int) -> float:
         """See Peer."""
-        assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
-        self._process.stdin.write(json.dumps({"sequences": sequences, "prompt": prompt, "tokens": tokens}) + "\n")
-        self._process.stdin.flush()
-        answer = self._read()
+        tell(self._process, {"sequences": sequences, "prompt": prompt, "tokens": tokens})
+        answer = hear(self._process, self.name)
         self._signal(signal.SIGSTOP)
         if answer["generated"] != sequences * tokens:
             raise SystemExit(f"{self.name} generated {answer['generated']} tokens, not {sequences * tokens}")
@@ -67,14 +66,6 @@ class Worker:
 
     def _signal(self, number: signal.Signals) -> None:
         os.killpg(self._process.pid, number)
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended with exit code {self._process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        return found
 
 
 class LlamaBench:

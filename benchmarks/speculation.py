@@ -17,20 +17,15 @@ from statistics import median
 
 from record import append
 
+from ghostkv.bench.engine import filled
 from ghostkv.config import EngineConfig
-from ghostkv.engine.admission import Limits
-from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.drafter import drafter
 from ghostkv.engine.engine import Engine
-from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.speculation import Speculation
-from ghostkv.kv.pool import BlockPool
 from ghostkv.model.load import LoadedModel, load_model, pool_bytes
 from ghostkv.model.pull import resolve_model
-from ghostkv.request import GenerationState, Message, Sampling, SegmentRequest
-from ghostkv.residency import policy
+from ghostkv.request import Message, Sampling
 from ghostkv.step import BLOCK_TOKENS
-from ghostkv.text.detokenizer import Detokenizer
 from ghostkv.text.template import ChatTemplate
 
 PROMPT = 256  # tokens of text in a prompt, about
@@ -74,14 +69,8 @@ def run(
     model: LoadedModel, config: EngineConfig, prompts: Sequence[Prompt], tokens: int, sampling: Sampling
 ) -> tuple[Engine, float, list[list[int]]]:
     """Exactly `tokens` tokens after each prompt, all at once: the engine, seconds after the prefill, the ids."""
-    detokenizer, speculation = Detokenizer(model.checkpoint.tokenizer), Speculation(drafter(config.speculation))
-    limits = Limits.of(config, model.checkpoint.shape.context)
-    engine = Engine(
-        Scheduler(BlockPool(model.blocks), limits, detokenizer, speculation), model.runner, MonotonicClock()
-    )
+    engine = filled(model, config, model.runner, prompts, tokens, sampling, Speculation(drafter(config.speculation)))
     found: list[list[int]] = [[] for _ in prompts]
-    for index, prompt in enumerate(prompts):
-        engine.add(SegmentRequest(str(index), prompt, sampling, GenerationState(), policy("full"), tokens))
     begun = None
     while not engine.idle:
         for delta in engine.step():

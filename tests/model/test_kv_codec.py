@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ghostkv.config import EngineConfig
 from ghostkv.errors import ConfigError
-from ghostkv.model import kernels, kv_codec
+from ghostkv.model import int8, kernels, kv_codec
 from ghostkv.model.kv_tensors import BLOCK_SCALES, KVTensors, LayerKV, block_bytes
 from ghostkv.model.load import load_model, pool_bytes
 from ghostkv.model.shape import ModelShape
@@ -69,8 +69,8 @@ def test_what_is_read_is_what_was_written_up_to_half_a_digit(size: int) -> None:
     step = values.abs().amax(-1, keepdim=True) / 127
     assert ((read_values - values).abs() <= 0.502 * step).all()
     # The error of turned keys is spread evenly: of n channels each errs by less than half a step of their own largest.
-    turned = kv_codec.turn(keys) / kv_codec.block_of(size)
-    bound = turned.abs().amax(-1, keepdim=True) / 127 * 0.502 * kv_codec.block_of(size)
+    turned = kv_codec.turn(keys) / int8.hadamard_block(size)
+    bound = turned.abs().amax(-1, keepdim=True) / 127 * 0.502 * int8.hadamard_block(size)
     assert ((read_keys - keys).abs() <= bound).all()
     error, plain = (read_keys - keys).square().mean().sqrt(), (read_values - values).square().mean().sqrt()
     assert error < 0.6 * plain  # one large channel costs the others less than it does where nothing is turned

@@ -18,6 +18,7 @@ from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
+from ghostkv.engine.speculation import Speculation
 from ghostkv.kv.pool import BlockPool
 from ghostkv.model.load import LoadedModel, load_model, pool_bytes
 from ghostkv.model.ops import Ops
@@ -26,6 +27,7 @@ from ghostkv.residency import policy
 from ghostkv.step import BLOCK_TOKENS, Runner, StepPlan, StepResult
 from ghostkv.text.detokenizer import Detokenizer
 
+GREEDY = Sampling(temperature=0.0)
 PARTS = ("gemm", "attention", "sampling", "scheduling", "rest")
 
 
@@ -116,17 +118,30 @@ def prompts(count: int, length: int, vocab: int) -> list[tuple[int, ...]]:
     return [tuple(generator.integers(1000, vocab - 1000, length).tolist()) for _ in range(count)]
 
 
+def filled(
+    model: LoadedModel,
+    config: EngineConfig,
+    runner: Runner,
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    sampling: Sampling = GREEDY,
+    speculation: Speculation | None = None,
+) -> Engine:
+    """An engine over a fresh pool that is to decode exactly `tokens` tokens after each prompt, all at once."""
+    checkpoint = model.checkpoint
+    limits = Limits.of(config, checkpoint.shape.context)
+    scheduler = Scheduler(BlockPool(model.blocks), limits, Detokenizer(checkpoint.tokenizer), speculation)
+    engine = Engine(scheduler, runner, MonotonicClock())
+    for index, ids in enumerate(prompts):
+        engine.add(SegmentRequest(str(index), tuple(ids), sampling, GenerationState(), policy("full"), tokens))
+    return engine
+
+
 def decode(
     model: LoadedModel, config: EngineConfig, runner: Runner, prompts: Sequence[Sequence[int]], tokens: int
 ) -> Iterator[Delta]:
-    """Every delta of decoding exactly `tokens` tokens after each prompt, greedily, all at once, over a fresh pool."""
-    checkpoint = model.checkpoint
-    limits = Limits.of(config, checkpoint.shape.context)
-    scheduler = Scheduler(BlockPool(model.blocks), limits, Detokenizer(checkpoint.tokenizer))
-    engine = Engine(scheduler, runner, MonotonicClock())
-    greedy = Sampling(temperature=0.0)
-    for index, ids in enumerate(prompts):
-        engine.add(SegmentRequest(str(index), tuple(ids), greedy, GenerationState(), policy("full"), tokens))
+    """Every delta of decoding exactly `tokens` tokens after each prompt, greedily and plainly, all at once."""
+    engine = filled(model, config, runner, prompts, tokens)
     while not engine.idle:
         yield from engine.step()
 

@@ -51,20 +51,26 @@ def mix(x: Any, matrix: Any, output: Any, block: int, blocks: int) -> None:
                     output[at + j * block + k] += factor * x[at + i * block + k]
 
 
-@njit(nogil=True, cache=True, inline="never")
-def _digits_of_row(x: Any, at: int, digits: Any, to: int, width: int) -> float:
-    """Write the row's digits; returns its scale, NaN where a value is not finite."""
-    largest = probe = v.splat(_ZERO)
+@njit(nogil=True, cache=True)
+def largest(x: Any, at: int, width: int) -> tuple[float, float]:
+    """The largest absolute value of x[at : at + width], and 0, or NaN where a value is infinite or NaN."""
+    most = probe = v.splat(_ZERO)
     zero = v.splat(_ZERO)
     for j in range(0, width, v.LANES):
         value = v.load_part(x, at + j, width - j)
-        largest = v.maximum(v.absolute(value), largest)
-        probe = v.fma(value, zero, probe)  # stays 0 unless a value is infinite or NaN
-    most = v.lane_max(largest)
+        most = v.maximum(v.absolute(value), most)
+        probe = v.fma(value, zero, probe)
+    return v.lane_max(most), v.lane_sum(probe)
+
+
+@njit(nogil=True, cache=True, inline="never")
+def _digits_of_row(x: Any, at: int, digits: Any, to: int, width: int) -> float:
+    """Write the row's digits; returns its scale, NaN where a value is not finite."""
+    most, probe = largest(x, at, width)
     inverse = v.splat(_LARGEST / most if most > _ZERO else _ZERO)
     for j in range(0, width, v.LANES):
         v.store_digits(digits, to + j, v.mul(v.load_part(x, at + j, width - j), inverse), width - j)
-    return most / _LARGEST + v.lane_sum(probe)
+    return most / _LARGEST + probe
 
 
 @njit(nogil=True, cache=True, parallel=True, error_model="numpy")

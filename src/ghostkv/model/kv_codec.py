@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import torch
 
+from ghostkv.model.int8 import LARGEST, hadamard_block
 from ghostkv.model.kv_tensors import BLOCK_SCALES, LayerKV
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
-
-LARGEST = 127
 
 
 def write(kv: LayerKV, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, shape: ModelShape) -> None:
@@ -24,7 +23,7 @@ def write(kv: LayerKV, slots: torch.Tensor, keys: torch.Tensor, values: torch.Te
     blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
     if kv.scales is not None:
         scales = _scales(kv.scales, shape)
-        keys, scales[blocks, :, 0, offsets] = to_digits(turn(keys) / block_of(shape.head_size))
+        keys, scales[blocks, :, 0, offsets] = to_digits(turn(keys) / hadamard_block(shape.head_size))
         values, scales[blocks, :, 1, offsets] = to_digits(values)
     _keys(kv, shape)[blocks, :, :, offsets] = keys.to(kv.keys.dtype)
     _values(kv, shape)[blocks, :, offsets] = values.to(kv.values.dtype)
@@ -52,16 +51,11 @@ def to_digits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(wide > 0, x / wide, 0.0).round().clamp(-LARGEST, LARGEST), scales
 
 
-def block_of(size: int) -> int:
-    """Channels that are turned together: the largest power of two that divides `size`."""
-    return size & -size
-
-
 def turn(x: torch.Tensor) -> torch.Tensor:
-    """Each run of `block_of(size)` values of the last axis times the Hadamard matrix, whose entries are +-1."""
+    """Each run of `hadamard_block(size)` values of the last axis times the Hadamard matrix, whose entries are +-1."""
     size = x.shape[-1]
     matrix = torch.ones(1, 1, device=x.device)
-    while len(matrix) < block_of(size):  # Sylvester's construction
+    while len(matrix) < hadamard_block(size):  # Sylvester's construction
         matrix = torch.cat([torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)])
     return (x.reshape(*x.shape[:-1], -1, len(matrix)) @ matrix).reshape(x.shape)
 

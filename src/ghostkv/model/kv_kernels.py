@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from ghostkv.model import vector as v
-from ghostkv.model.int8_kernels import transform
+from ghostkv.model.int8_kernels import largest, transform
 from ghostkv.step import BLOCK_TOKENS
 
 _ZERO = np.float32(0.0)
@@ -47,13 +47,8 @@ def write_slot(x: Any, at: int, size: int, stored: Any, to: int, stride: int, sc
 @njit(nogil=True, cache=True, error_model="numpy")
 def _write_scale(x: Any, at: int, size: int, scales: Any, scale_at: int) -> Any:
     """Store the vector's scale, NaN where a value is not finite. Returns a divisor: the scale as stored, never 0."""
-    largest = probe = v.splat(_ZERO)
-    zero = v.splat(_ZERO)
-    for j in range(0, size, v.LANES):
-        lanes = v.load(x, at + j)
-        largest = v.maximum(v.absolute(lanes), largest)
-        probe = v.fma(lanes, zero, probe)  # stays 0 unless a value is infinite or NaN
-    v.store_part(scales, scale_at, v.splat(v.lane_max(largest) / _LARGEST + v.lane_sum(probe)), 1)
+    most, probe = largest(x, at, size)
+    v.store_part(scales, scale_at, v.splat(most / _LARGEST + probe), 1)
     scale = v.lane_sum(v.load_part(scales, scale_at, 1))
     return scale if scale > _ZERO else _ONE
 
