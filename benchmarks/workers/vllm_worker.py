@@ -1,6 +1,6 @@
-"""vLLM (CPU) as a peer: greedy, exactly `tokens` each, its defaults. Arguments: Hugging Face directory, KV bytes.
+"""vLLM (CPU) as a peer: greedy, exactly `tokens` each, its defaults but for the settings below.
 
-Run by the peer's own interpreter; it imports nothing of ghostkv.
+Arguments: Hugging Face directory, KV bytes. Run by the peer's own interpreter; it imports nothing of ghostkv.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from protocol import serve
 def main() -> None:
     settings = {
         "dtype": "bfloat16",
-        "max_model_len": 2048,
+        "max_model_len": 8192,
+        "enable_prefix_caching": False,  # as ghostkv runs here: every prompt is computed
         "max_num_seqs": 128,
         "kv_cache_memory_bytes": int(sys.argv[2]),
         "block_size": 32,

@@ -89,13 +89,21 @@ def inspection_table(found: Inspection) -> Table:
     )
 
 
-def bench_table(parts: Sequence[str], rows: Iterable[tuple[int, float, float, Sequence[float]]]) -> Table:
-    """Batch size, tokens/s, seconds until every sequence has a token, and the share of wall time in each of `parts`."""
-    table = Table(title="engine: medians; shares of wall time", title_justify="left")
-    for name in ("batch", "tokens/s", "TTFT s", *parts):
+Measured = tuple[int, float, float, float]  # batch size, tokens/s, seconds to the first token of all, seconds of a step
+Explained = tuple[float, str, Sequence[float]]  # share of the roofline, what limits, share of wall time in each part
+
+
+def bench_table(parts: Sequence[str], rows: Iterable[tuple[Measured, Explained]]) -> Table:
+    """One row for each batch size; `parts` name the shares of wall time."""
+    table = Table(
+        title="engine: medians; a decode step, its share of what memory or compute allows; shares of wall time",
+        title_justify="left",
+    )
+    for name in ("batch", "tokens/s", "TTFT s", "step ms", "roofline", "limit", *parts):
         table.add_column(name, justify="right")
-    for sequences, rate, first_s, shares in rows:
-        table.add_row(str(sequences), f"{rate:.1f}", f"{first_s:.3f}", *(f"{share:.1%}" for share in shares))
+    for (sequences, rate, first_s, step_s), (reached, limit, shares) in rows:
+        figures = str(sequences), f"{rate:.1f}", f"{first_s:.3f}", f"{1e3 * step_s:.1f}", f"{reached:.0%}", limit
+        table.add_row(*figures, *(f"{share:.1%}" for share in shares))
     return table
 
 

@@ -96,14 +96,14 @@ def bench_engine(
     model: Model = "smollm2",
     sequences: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8,32,64,128",
     prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of each sequence.")] = 64,
-    tokens: Annotated[int, typer.Option(min=1, help="Output tokens of each sequence.")] = 128,
+    tokens: Annotated[int, typer.Option(min=2, help="Output tokens of each sequence.")] = 128,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each batch size, of which the median counts.")] = 5,
     dtype: Dtype = DEFAULTS.dtype,
     kv_dtype: KVDtype = DEFAULTS.kv_dtype,
     threads: Threads = DEFAULTS.threads,
 ) -> None:
-    """Tokens per second of the engine alone, and where the time of its steps goes."""
-    from ghostkv.bench.engine import PARTS, Workload
+    """Tokens per second of the engine alone, where the time goes, and how near a step is to what the machine can do."""
+    from ghostkv.bench.engine import PARTS, Cell, Workload
     from ghostkv.bench.engine import bench_engine as measure
     from ghostkv.launch import engine_config
     from ghostkv.model.pull import resolve_model
@@ -111,13 +111,15 @@ def bench_engine(
     from ghostkv.terminal import Progress
 
     workload = Workload(_sizes(sequences), prompt, tokens, repeats)
-    rows = []
+    cells: list[Cell] = []
     with Progress() as progress:
         path = resolve_model(model, progress)
         for cell in measure(path, engine_config(dtype=dtype, kv_dtype=kv_dtype, threads=threads), workload, progress):
-            rows.append((cell.sequences, cell.tokens_per_second, cell.first_token_s, [cell.shares[p] for p in PARTS]))
+            cells.append(cell)
             progress(f"{cell.sequences} sequences: {cell.tokens_per_second:.0f} tokens/s")
-    Console().print(bench_table(PARTS, rows))
+    rows = [(cell.sequences, cell.tokens_per_second, cell.first_token_s, cell.roofline.step_s) for cell in cells]
+    lines = [(cell.roofline.share, cell.roofline.bound, [cell.shares[part] for part in PARTS]) for cell in cells]
+    Console().print(bench_table(PARTS, zip(rows, lines)))
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -201,6 +201,11 @@ def test_a_distance_where_both_ceilings_fail_is_void() -> None:
     assert found["arms"]["segment"]["mean_resident"] == 105 and found["arms"]["segment"]["peak_resident"] == 110
 
 
+def test_an_arm_with_a_window_holds_no_more_than_that() -> None:
+    arm = summary([replace(BASE, window=64)], (), {"a": {}})["arms"]["a"]
+    assert arm["mean_resident"] == arm["peak_resident"] == 64
+
+
 def test_stale_answers_are_counted_among_changed_facts() -> None:
     rows = [replace(BASE, probe=i, changed=i < 5, stale=i == 0, right=i > 0) for i in range(9)]
     arm = summary(rows, (), {"a": {}})["arms"]["a"]

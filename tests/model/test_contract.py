@@ -12,6 +12,8 @@ import torch
 
 from checkpoints import write_hf_checkpoint
 from ghostkv.errors import ModelError
+from ghostkv.model import panels
+from ghostkv.model.cpu_ops import CPUOps
 from ghostkv.model.gemm import Linear, Product, product
 from ghostkv.model.steering import Steerer, SteeringBank
 from ghostkv.request import Sampling, SegmentRequest, Steering
@@ -167,17 +169,17 @@ def test_steering_moves_its_own_request_only(lab: Lab, subject: SegmentRequest, 
     lab.steerer = None
 
 
-def large_counts_differ(x: torch.Tensor, linear: Linear) -> torch.Tensor:
+def large_counts_differ(x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None) -> torch.Tensor:
     """A library whose rows depend on their number: above 40 rows every element is some units off."""
-    out = product(x, linear)
+    out = product(x, linear, row_scales)
     if x.shape[0] > 40:
         out.view(torch.int16 if out.element_size() == 2 else torch.int32).add_(x.shape[0])
     return out
 
 
-def small_counts_differ(x: torch.Tensor, linear: Linear) -> torch.Tensor:
+def small_counts_differ(x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None) -> torch.Tensor:
     """A library with another path for few rows."""
-    out = product(x, linear)
+    out = product(x, linear, row_scales)
     if x.shape[0] < 16:
         out.view(torch.int16 if out.element_size() == 2 else torch.int32).add_(1)
     return out
@@ -208,15 +210,32 @@ def test_without_the_fallback_that_library_breaks_the_contract(tmp_path: Path) -
     """The test above can fail: free products of the same library do differ."""
     path = write_hf_checkpoint(tmp_path / "model", **ODD_SHAPES["odd"])
     lab = Lab(path, torch.bfloat16)
-    lab.ops._product = large_counts_differ
+    plans = {shape: replace(plan, free=False) for shape, plan in lab.check.plans.items()}
+    lab.ops = CPUOps(lab.shape, plans, lab.threads, large_counts_differ)
     subject = request("subject", (lab.tokenizer.encode(TEXT) * 3)[:90], 4)
     whole = lab.engine().run([subject])
     chunks = lab.engine(step_tokens=7, sequences=1).run([subject])
     assert not same_bits(whole.rows("subject"), chunks.rows("subject"))
 
 
-def position_matters(x: torch.Tensor, linear: Linear) -> torch.Tensor:
-    out = product(x, linear)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_the_contract_holds_with_the_library_s_products(
+    tmp_path: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a processor without AVX-512 computes with, tiles included where its small counts differ."""
+    monkeypatch.setattr(panels, "_features", dict)
+    path = write_hf_checkpoint(tmp_path / "model", **ODD_SHAPES["odd"])
+    lab = Lab(path, dtype, cache=tmp_path)
+    assert {linear.layout for linear in lab.model.products().values()} <= {"library", "oneDNN"}
+    assert not any(check.plan.free for check in lab.check.checks)
+    subject = request("subject", (lab.tokenizer.encode(TEXT) * 3)[:90], 4)
+    alone = lab.engine().run([subject])
+    crowd = lab.engine().run([*others(lab, 14), subject], every=1)
+    assert same_bits(crowd.rows("subject"), alone.rows("subject"))
+
+
+def position_matters(x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None) -> torch.Tensor:
+    out = product(x, linear, row_scales)
     out[0] += 1
     return out
 

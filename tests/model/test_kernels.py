@@ -147,7 +147,7 @@ def test_attention(dtype: str, size: int, group: int) -> None:
         scratch[:] = np.nan
         kernels.attend(
             queries.reshape(-1), keys, values, None, tables.reshape(-1), 4, sequences, positions, output, scratch,
-            np.arange(5), kv_heads, (0,) * group, size, threads,
+            np.arange(5), kv_heads, *kernels.group_lengths(group), size, threads,
         )  # fmt: skip
         found = read(output, (5, kv_heads, group, size))
         for row in range(5):
@@ -158,6 +158,34 @@ def test_attention(dtype: str, size: int, group: int) -> None:
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
             close(found[row], np.einsum("hgt,htd->hgd", weights, v), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("group", [1, 3, 4, 7, 8, 9, 16])
+def test_rows_that_share_blocks_are_attended_as_if_alone(dtype: str, group: int) -> None:
+    """Rows of one request, and of requests with a common prefix, that stand beside each other."""
+    kv_heads, blocks, size, rng = 2, 9, 64, RNG(group)
+    keys, _ = stored(rng.normal(0, 1, (blocks, kv_heads, size, 16)), dtype)
+    values, _ = stored(rng.normal(0, 1, (blocks, kv_heads, 16, size)), dtype)
+    tables = np.array([[7, 2, 5, 0], [7, 2, 8, 4], [7, 1, 5, 0], [3, 2, 5, 0]], dtype=np.int32)
+    sequences = np.array([0, 0, 1, 1, 1, 2, 3, 0, 1, 2, 2], dtype=np.int32)
+    positions = np.array([31, 32, 40, 41, 60, 47, 47, 15, 14, 16, 33], dtype=np.int32)
+    count = len(sequences)
+    queries = rng.normal(0, 0.3, (count, kv_heads * group, size)).astype(np.float32).reshape(-1)
+
+    def attend(members: list[int], threads: int) -> Array:
+        output, scratch = empty(len(queries), dtype), kernels.attention_scratch(threads, group, size)
+        scratch[:] = np.nan
+        kernels.attend(
+            queries, keys, values, None, tables.reshape(-1), 4, sequences, positions, output, scratch,
+            np.array(members), kv_heads, *kernels.group_lengths(group), size, threads,
+        )  # fmt: skip
+        return output.reshape(count, -1)
+
+    alone = np.stack([attend([row], 1)[row] for row in range(count)])
+    for threads in (1, 2):
+        assert np.array_equal(attend(list(range(count)), threads), alone)
+        assert np.array_equal(attend(list(range(1, count)), threads)[1:], alone[1:])
 
 
 def test_attention_ignores_what_stands_behind_the_last_token() -> None:
@@ -171,7 +199,22 @@ def test_attention_ignores_what_stands_behind_the_last_token() -> None:
         scratch = kernels.attention_scratch(1, 1, size)
         query = np.ones(size, dtype=np.float32)
         table, members = np.zeros(1, np.int32), np.zeros(1, np.int64)
-        kernels.attend(query, keys, values, None, table, 1, *arguments, output, scratch, members, 1, (0,), size, 1)
+        kernels.attend(
+            query,
+            keys,
+            values,
+            None,
+            table,
+            1,
+            *arguments,
+            output,
+            scratch,
+            members,
+            1,
+            *kernels.group_lengths(1),
+            size,
+            1,
+        )
         return output
 
     clean = attend()

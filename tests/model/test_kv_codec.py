@@ -149,7 +149,7 @@ def test_attention_reads_digits(size: int, group: int) -> None:
         scratch[:] = np.nan
         kernels.attend(
             queries.copy().reshape(-1), *arrays(layer), tables.reshape(-1), 4, sequences, positions, output, scratch,
-            np.arange(5), shape.kv_heads, (0,) * group, size, threads,
+            np.arange(5), shape.kv_heads, *kernels.group_lengths(group), size, threads,
         )  # fmt: skip
         found.append(output.reshape(5, shape.kv_heads, group, size))
     assert np.array_equal(found[0], found[1])
@@ -173,7 +173,9 @@ def test_what_stands_behind_the_last_token_is_not_seen() -> None:
         output = np.zeros(64, dtype=np.float32)
         at, four, members = np.zeros(1, np.int32), np.array([4], np.int32), np.zeros(1, np.int64)
         query, scratch = np.ones(64, dtype=np.float32), kernels.attention_scratch(1, 1, 64)
-        kernels.attend(query, *arrays(layer), at, 1, at, four, output, scratch, members, 1, (0,), 64, 1)
+        kernels.attend(
+            query, *arrays(layer), at, 1, at, four, output, scratch, members, 1, *kernels.group_lengths(1), 64, 1
+        )
         return output
 
     clean = attend()

@@ -12,8 +12,8 @@ from ghostkv.model.selfcheck import self_check
 WEIGHT = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
 
 
-def few_rows_differ(x: torch.Tensor, linear: Linear) -> torch.Tensor:
-    out = product(x, linear)
+def few_rows_differ(x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None) -> torch.Tensor:
+    out = product(x, linear, row_scales)
     if x.shape[0] == 4:
         out[0] += 1  # one row of one row count
     return out

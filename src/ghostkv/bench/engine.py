@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
+from ghostkv.bench.roofline import Roofline, StepWork
 from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
@@ -20,8 +21,9 @@ from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.speculation import Speculation
 from ghostkv.kv.pool import BlockPool
-from ghostkv.model.load import LoadedModel, load_model, pool_bytes
+from ghostkv.model.load import LoadedModel, load_model, pool_bytes, runner_limits
 from ghostkv.model.ops import Ops
+from ghostkv.model.peaks import Peaks, measure_peaks
 from ghostkv.request import Delta, GenerationState, Sampling, SegmentRequest
 from ghostkv.residency import policy
 from ghostkv.step import BLOCK_TOKENS, Runner, StepPlan, StepResult
@@ -51,6 +53,7 @@ class Cell:
     shares: dict[
         str, float
     ]  # each of PARTS -> share of the run's wall time; `rest`: norms, rotary, activations, Python
+    roofline: Roofline  # of a step that decodes all of them and does nothing else
 
 
 class OpTimer:
@@ -79,12 +82,15 @@ class RunTimer:
     def __init__(self, model: LoadedModel) -> None:
         self._runner = model.runner
         self.seconds = self.sampling_s = 0.0
+        self.decodes: list[tuple[int, float, float]] = []  # steps without prefill: sequences, mean context, seconds
 
     def run(self, plan: StepPlan) -> StepResult:
         """Run `plan`."""
         result = self._runner.run(plan)
         self.seconds += result.seconds
         self.sampling_s += result.sampling_s
+        if all(len(row.tokens) == 1 for row in plan.rows):
+            self.decodes.append((len(plan.rows), fmean(row.start + 1 for row in plan.rows), result.seconds))
         return result
 
 
@@ -101,14 +107,17 @@ def bench_engine(
     blocks = max(workload.sequences) * -(-(workload.prompt + workload.tokens) // BLOCK_TOKENS)
     config = replace(config, kv_budget=pool_bytes(path, config, blocks))
     model = load_model(path, config, announce, instrument)
-    _measure(model, config, timers[0], replace(workload, tokens=4), 2)  # compiles, and faults pages in
+    announce("measuring memory bandwidth and the product's peak")
+    peaks = measure_peaks(config.dtype, runner_limits(config).threads)
+    _measure(model, config, timers[0], replace(workload, tokens=4), 2, peaks)  # compiles, and faults pages in
     for sequences in workload.sequences:
-        runs = [_measure(model, config, timers[0], workload, sequences) for _ in range(workload.repeats)]
+        runs = [_measure(model, config, timers[0], workload, sequences, peaks) for _ in range(workload.repeats)]
         yield Cell(
             sequences=sequences,
             tokens_per_second=median(run.tokens_per_second for run in runs),
             first_token_s=median(run.first_token_s for run in runs),
             shares={part: median(run.shares[part] for run in runs) for part in PARTS},
+            roofline=sorted((run.roofline for run in runs), key=lambda found: found.step_s)[len(runs) // 2],
         )
 
 
@@ -146,7 +155,9 @@ def decode(
         yield from engine.step()
 
 
-def _measure(model: LoadedModel, config: EngineConfig, ops: OpTimer, workload: Workload, sequences: int) -> Cell:
+def _measure(
+    model: LoadedModel, config: EngineConfig, ops: OpTimer, workload: Workload, sequences: int, peaks: Peaks
+) -> Cell:
     runner = RunTimer(model)
     rows = prompts(sequences, workload.prompt, model.checkpoint.shape.vocab)
     ops.seconds.clear()
@@ -165,4 +176,13 @@ def _measure(model: LoadedModel, config: EngineConfig, ops: OpTimer, workload: W
     }
     seconds["rest"] = wall - sum(seconds.values())
     shares = {part: value / wall for part, value in seconds.items()}
-    return Cell(sequences, generated / wall, max(first.values()), shares)
+    return Cell(sequences, generated / wall, max(first.values()), shares, _roofline(model, runner, sequences, peaks))
+
+
+def _roofline(model: LoadedModel, runner: RunTimer, sequences: int, peaks: Peaks) -> Roofline:
+    """Of the median step that decoded all sequences."""
+    steps = [(context, seconds) for rows, context, seconds in runner.decodes if rows == sequences]
+    per_token = model.block_bytes / BLOCK_TOKENS
+    context = fmean(context for context, _ in steps)
+    work = StepWork.of_decode(model.checkpoint.shape, model.product_bytes, per_token, sequences, context)
+    return Roofline.of(median(seconds for _, seconds in steps), work, peaks)

@@ -62,9 +62,15 @@ def _arm(own: Sequence[Outcome]) -> dict[str, Any]:
         "stale": asdict(wilson(sum(outcome.stale for outcome in changed), len(changed))) if changed else None,
         "changed_asked": len(changed),
         "changed_right": sum(outcome.right for outcome in changed),
-        "mean_resident": fmean(outcome.prompt_tokens + outcome.answer_tokens / 2 for outcome in own),
-        "peak_resident": max(outcome.prompt_tokens + outcome.answer_tokens for outcome in own),
+        "mean_resident": fmean(_resident(outcome, outcome.answer_tokens / 2) for outcome in own),
+        "peak_resident": max(int(_resident(outcome, outcome.answer_tokens)) for outcome in own),
     }
+
+
+def _resident(outcome: Outcome, answered: float) -> float:
+    """Tokens in the pool when so many of the answer are there."""
+    held = outcome.prompt_tokens + answered
+    return held if outcome.window is None else min(held, outcome.window)
 
 
 def _grouped(outcomes: Iterable[Outcome]) -> Iterable[tuple[tuple[str, int], list[Outcome]]]:

@@ -99,6 +99,7 @@ class Outcome:
     chosen: bool | None  # forced choice; None where it was not asked
     prompt_tokens: int
     answer_tokens: int
+    window: int | None = None  # tokens that the arm's window holds
 
     @property
     def key(self) -> tuple[int, int, str]:
@@ -157,6 +158,7 @@ async def _question(
         chosen=await _chosen(lab, arm, prompt, probe, form) if choice else None,
         prompt_tokens=len(prompt),
         answer_tokens=lab.count(answer),
+        window=None if arm.residency.visible is None else arm.residency.visible.size,
     )
 
 

@@ -17,6 +17,7 @@ from ghostkv.model import int8_kernels, kernels, window_kernels
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import GemmPlan, Linear, Product, product
 from ghostkv.model.kv_tensors import LayerKV
+from ghostkv.model.panels import Panels
 from ghostkv.model.shape import ModelShape
 
 HEAD_SIZES = (64, 128)
@@ -39,29 +40,40 @@ class CPUOps:
         self._plans = plans
         self._product = product
         self._threads = threads
-        self._heads = (0,) * group
+        self._lengths = kernels.group_lengths(group)
         self._scratch = kernels.attention_scratch(threads, group, shape.head_size)
         self._tiles = np.zeros(threads * window_kernels.tile_floats(shape.head_size), dtype=np.float32)
         self._lanes: window_kernels.LaneRope | None = None
         self._rows = np.zeros(0, dtype=np.float32)  # one row per thread, for `quantize`
+        self._digits = torch.zeros(0, dtype=torch.uint8)  # inputs of int8 products
+        self._row_scales = torch.zeros(0)
         self._flat: dict[int, tuple[torch.Tensor, npt.NDArray[Any]]] = {}
 
     def padded_rows(self, rows: int) -> int:
-        return max(plan.padded(min(rows, plan.counts[-1])) for plan in self._plans.values())
+        return max(plan.padded(rows if plan.free else min(rows, plan.counts[-1])) for plan in self._plans.values())
 
-    def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
+    def linear(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
         plan = self._plans[weight.outputs, weight.inputs]
-        padded = plan.padded(rows)
-        if weight.scales is None:
-            return plan.run(self._product, x[:padded], weight)
-        digits, scales = torch.empty(padded, weight.inputs, dtype=torch.uint8), np.empty(rows, dtype=np.float32)
+        padded, row_scales = plan.padded(rows), None
+        if weight.scales is not None:
+            x, row_scales = self._quantize(x, weight, rows, padded)
+        if plan.free and isinstance(weight.data, Panels):
+            factors = None if row_scales is None else self._array(row_scales)
+            weight.data.multiply(self._array(x), factors, self._array(out), rows, self._threads)
+            return
+        inputs = x.view(-1)[: padded * weight.inputs].view(padded, weight.inputs)
+        scales = None if row_scales is None else row_scales[:padded]
+        out[:rows] = plan.run(self._product, inputs, weight, scales)[:rows]
+
+    def _quantize(self, x: torch.Tensor, weight: Linear, rows: int, padded: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Digits, flat, and the rows' scales; of the padding, anything."""
+        if len(self._digits) < padded * weight.inputs or len(self._row_scales) < padded:
+            self._digits = torch.zeros(padded * weight.inputs, dtype=torch.uint8)
+            self._row_scales = torch.zeros(max(padded, len(self._row_scales)))
+        digits, scales = self._array(self._digits), self._array(self._row_scales)
         sizes = rows, weight.inputs, weight.block, self._threads
-        int8_kernels.quantize(self._array(x), _view(digits), scales, self._row_scratch(weight.inputs), *sizes)
-        sums = plan.run(self._product, digits, weight)
-        width = weight.outputs - weight.fine
-        out = torch.empty(padded, width) if weight.fine else sums
-        int8_kernels.scale_rows(_view(sums), _view(out), scales, rows, width, weight.fine, self._threads)
-        return out
+        int8_kernels.quantize(self._array(x), digits, scales, self._row_scratch(weight.inputs), *sizes)
+        return self._digits, self._row_scales
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         kernels.embed(ids.numpy(), self._array(table), self._array(residual), rows, table.shape[1], self._threads)
@@ -83,11 +95,11 @@ class CPUOps:
         epsilon: float,
     ) -> None:
         width = weight.shape[0]
-        arrays = self._array(residual), _view(delta), self._array(weight), self._array(out)
+        arrays = self._array(residual), self._array(delta), self._array(weight), self._array(out)
         kernels.add_norm(*arrays, rows, width, epsilon, self._threads)
 
     def add(self, residual: torch.Tensor, delta: torch.Tensor, rows: int) -> None:
-        kernels.add(self._array(residual), _view(delta), rows, residual.shape[1], self._threads)
+        kernels.add(self._array(residual), self._array(delta), rows, residual.shape[1], self._threads)
 
     def rotate_and_write(
         self,
@@ -99,7 +111,7 @@ class CPUOps:
         shape: ModelShape,
     ) -> None:
         kernels.rotate_and_write(
-            _view(qkv),
+            self._array(qkv),
             self._array(queries),
             *self._layer(kv),
             batch.slots,
@@ -135,7 +147,7 @@ class CPUOps:
             self._scratch,
             batch.plain,
             shape.kv_heads,
-            self._heads,
+            *self._lengths,
             shape.head_size,
             self._threads,
         )
@@ -150,6 +162,7 @@ class CPUOps:
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
+        heads, _, chains = self._lengths
         lanes = self._lane_rope(rope, int(windowed.positions.max()) + 1)
         window_kernels.attend_windowed(
             self._array(queries),
@@ -170,13 +183,14 @@ class CPUOps:
             self._scratch,
             self._tiles,
             shape.kv_heads,
-            self._heads,
+            heads,
+            chains,
             shape.head_size,
             self._threads,
         )
 
     def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        kernels.gated_silu(_view(gate_up), self._array(out), rows, out.shape[1], self._threads)
+        kernels.gated_silu(self._array(gate_up), self._array(out), rows, out.shape[1], self._threads)
 
     def _row_scratch(self, width: int) -> npt.NDArray[np.float32]:
         if len(self._rows) < self._threads * width:

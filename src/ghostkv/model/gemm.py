@@ -1,8 +1,10 @@
 """Matrix products whose rows do not depend on how many rows there are.
 
-A GEMM library may take another path for another row count and then give other bits for the same row. So a product is
-only ever called with row counts from a short list (others are padded up), every count of the list is checked at
-start-up, and counts that fail are left out. Where the large counts fail too, products run in tiles of one fixed size.
+Our own (`panels.py`) compute each row alone, on processors that they are written for. Elsewhere a GEMM library does: it
+may take another path for another row count and then give other bits for the same row. So a product of the library is
+only ever called with row counts from a short list (others are padded up). Every count of the list is checked at
+start-up, for our own products too, and counts that fail are left out. Where the large counts fail too, products run in
+tiles of one fixed size.
 
 Not here: the activations between products (`kernels.py`).
 """
@@ -12,16 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 
 from ghostkv.errors import ModelError
+from ghostkv.model.panels import ZERO_POINT, Panels, panel_product, readable
+from ghostkv.model.threads import set_threads
 
 CHECK_ROWS = 1025  # random rows compared per row count; odd, so that positions drift. A handful proves nothing.
 _CANONICAL_ROWS = 64
 _TILES = (32, 16, 8)
-ZERO_POINT = 128  # of the inputs of int8 products, which are bytes without a sign: what the processor multiplies
 _WIDE = 16_384  # outputs from which a padded row is cheap beside the weights, so that a coarser list will do
 
 
@@ -32,71 +34,79 @@ class Linear:
     outputs: int
     inputs: int
     dtype: torch.dtype
-    data: torch.Tensor  # [outputs, inputs], or the library's own layout
-    packed: bool
+    data: torch.Tensor | Panels  # [outputs, inputs], also in oneDNN's own layout, or in panels
     scales: torch.Tensor | None = None  # float32 [outputs], of int8 weights: see `int8.py`
     block: int = 1  # of the Hadamard transform that the inputs of int8 weights go through
     fine: int = 0  # last outputs that are second digits of those before them
 
+    @property
+    def width(self) -> int:
+        """Columns of a product's result."""
+        return self.outputs - self.fine
 
-Product = Callable[[torch.Tensor, Linear], torch.Tensor]  # x [n, inputs] -> x @ weight.T [n, outputs]
+    @property
+    def layout(self) -> str:
+        """Its name, for reports."""
+        if isinstance(self.data, Panels):
+            return "panels"
+        return "library" if self.data.layout == torch.strided else "oneDNN"
+
+    def dense(self) -> torch.Tensor:
+        """The weight as a plain tensor [outputs, inputs]."""
+        if isinstance(self.data, Panels):
+            return self.data.dense()
+        return self.data if self.data.layout == torch.strided else self.data.to_dense()
+
+
+# (x [n, inputs], weight, factor of each row [n] or None) -> x @ weight.T * factor [n, width]
+Product = Callable[[torch.Tensor, Linear, torch.Tensor | None], torch.Tensor]
 
 
 def prepare(weight: torch.Tensor) -> Linear:
     """Lay out `weight` [outputs, inputs] for `product`.
 
-    bfloat16 on a CPU is packed by oneDNN once: the plain product packs the whole matrix in every call, which makes a
-    step of one sequence about 1.5 times as long (docs/architecture.md, Numbers).
+    bfloat16 on a CPU whose products are not ours is packed by oneDNN once: the plain product packs the whole matrix in
+    every call.
     """
     outputs, inputs = weight.shape
+    if readable(weight):
+        return Linear(outputs, inputs, weight.dtype, Panels.of(weight))
     packed = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and _packs_bfloat16()
-    data = torch.ops.mkldnn._reorder_linear_weight(weight) if packed else weight
-    return Linear(outputs, inputs, weight.dtype, data, packed)
+    return Linear(outputs, inputs, weight.dtype, torch.ops.mkldnn._reorder_linear_weight(weight) if packed else weight)
 
 
-def product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
-    """x [n, inputs] -> x @ weight.T [n, outputs], by the library that torch was built with.
+def lay_out_int8(linear: Linear) -> Linear:
+    """Lay out plain int8 weights for `product`."""
+    if not isinstance(linear.data, torch.Tensor) or not readable(linear.data):
+        return linear
+    return replace(linear, data=Panels.of(linear.data, linear.scales, linear.fine))
+
+
+def product(x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None) -> torch.Tensor:
+    """x [n, inputs] @ weight.T [n, width]; bfloat16 comes out as float32 of our own products.
 
     Both of the weight's dtype, but for int8 weights: there x is uint8, digits + ZERO_POINT, and the result float32,
-    each sum times the scale of its output.
+    each sum times the scale of its output, second digits added, times `row_scales`.
     """
+    if isinstance(linear.data, Panels):
+        return panel_product(x, linear.data, row_scales)
     if linear.scales is not None:
-        return _int8_product(x, linear, linear.scales)
-    if linear.packed:
+        sums = torch._int_mm((x ^ ZERO_POINT).view(torch.int8), linear.data.t()).float()
+        return finish_sums(sums, linear, row_scales)
+    if linear.layout == "oneDNN":
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, linear.data, None, "none", [], "")
         return found
     return torch.mm(x, linear.data.t())
 
 
-def pack_int8(linear: Linear) -> Linear:
-    """Lay out int8 weights for `product` once, where the processor has byte products (VNNI) that do not saturate.
-
-    Without, every call packs the whole matrix, and by threads that wait for each other without rest
-    (docs/architecture.md, Numbers).
-    """
-    if linear.data.device.type != "cpu" or not torch.cpu._is_vnni_supported():
-        return linear
-    return replace(linear, data=torch.ops.onednn.qlinear_prepack(linear.data, None), packed=True)
-
-
-def digits(linear: Linear) -> torch.Tensor:
-    """The int8 digits [outputs, inputs] of a weight, packed or not."""
-    return linear.data.to_dense().t() if linear.packed else linear.data
-
-
-def _int8_product(x: torch.Tensor, linear: Linear, scales: torch.Tensor) -> torch.Tensor:
-    if not linear.packed:
-        return torch._int_mm((x ^ ZERO_POINT).view(torch.int8), linear.data.t()).float() * scales
-    zeros = _zeros(len(scales))  # the weights' zero points
-    found: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        x, 1.0, ZERO_POINT, linear.data, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-    )
-    return found
-
-
-@cache
-def _zeros(outputs: int) -> torch.Tensor:
-    return torch.zeros(outputs, dtype=torch.int64)
+def finish_sums(sums: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None) -> torch.Tensor:
+    """What int8 products give for exact `sums` [n, outputs], float32."""
+    if linear.scales is None:
+        raise ModelError("only int8 weights have scales")
+    scaled = sums * linear.scales
+    scaled[:, linear.width - linear.fine : linear.width] += scaled[:, linear.width :]
+    found = scaled[:, : linear.width]
+    return found if row_scales is None else found * row_scales[:, None]
 
 
 def _packs_bfloat16() -> bool:
@@ -117,22 +127,30 @@ def row_counts(limit: int, outputs: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GemmPlan:
-    """How products of one shape are called: at the checked row counts, or in tiles of `tile` rows."""
+    """How products of one shape are called: freely, at the checked row counts, or in tiles of `tile` rows."""
 
     counts: tuple[int, ...]  # ascending
     tile: int | None = None
+    free: bool = False  # our own product, right at all counts
 
     def padded(self, rows: int) -> int:
         """Rows that a product of `rows` rows really computes."""
+        if self.free:
+            return rows
         if self.tile is not None:
             return -(-rows // self.tile) * self.tile
         return next(count for count in self.counts if count >= rows)
 
-    def run(self, product: Product, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+    def run(
+        self, product: Product, x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """x @ weight.T; x has `padded(rows)` rows, of which the last may hold anything."""
         if self.tile is None:
-            return product(x, linear)
-        tiles = [product(x[start : start + self.tile], linear) for start in range(0, x.shape[0], self.tile)]
+            return product(x, linear, row_scales)
+        tiles = []
+        for start in range(0, x.shape[0], self.tile):
+            part = slice(start, start + self.tile)
+            tiles.append(product(x[part], linear, None if row_scales is None else row_scales[part]))
         return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
 
@@ -164,10 +182,11 @@ def check_shape(name: str, linear: Linear, limit: int, threads: int, product: Pr
     x = _random_rows(linear, generator)
     counts = row_counts(limit, linear.outputs)
     canonical = _canonical(product, GemmPlan((_CANONICAL_ROWS,)), x, linear)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     found = {n: _differing_rows(product, GemmPlan((n,)), n, x, linear, canonical) for n in counts}
     differing = {n: rows for n, rows in found.items() if rows}
-    plan: GemmPlan | None = GemmPlan(tuple(n for n in counts if n not in differing))
+    free = not differing and isinstance(linear.data, Panels)
+    plan: GemmPlan | None = GemmPlan(tuple(n for n in counts if n not in differing), free=free)
     if counts[-1] in differing:
         plan = _tiled_plan(product, counts, x, linear, threads)
     if plan is None:
@@ -185,7 +204,7 @@ def _tiled_plan(
     for tile in _TILES:
         plan = GemmPlan(tuple(counts), tile)
         canonical = _canonical(product, plan, x, linear)
-        torch.set_num_threads(threads)
+        set_threads(threads)
         if not any(_differing_rows(product, plan, n, x, linear, canonical) for n in (1, tile - 1, tile)):
             return plan
     return None
@@ -198,17 +217,17 @@ def _random_rows(linear: Linear, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(CHECK_ROWS, linear.inputs, generator=generator).to(linear.dtype)
 
 
-def _exact(x: torch.Tensor, linear: Linear, scales: torch.Tensor) -> torch.Tensor:
+def _exact(x: torch.Tensor, linear: Linear) -> torch.Tensor:
     """What int8 products are: float64 holds each of the sums."""
     wide = x.double() - ZERO_POINT
-    sums = torch.cat([wide @ part.double().t() for part in torch.split(digits(linear), 4096)], dim=1)
-    return sums.float() * scales
+    sums = torch.cat([wide @ part.double().t() for part in torch.split(linear.dense(), 4096)], dim=1)
+    return finish_sums(sums.float(), linear, None)
 
 
 def _canonical(product: Product, plan: GemmPlan, x: torch.Tensor, linear: Linear) -> torch.Tensor:
     if linear.scales is not None:
-        return _exact(x, linear, linear.scales)
-    torch.set_num_threads(1)
+        return _exact(x, linear)
+    set_threads(1)
     rows = plan.padded(min(_CANONICAL_ROWS, plan.counts[-1]))
     padded = torch.zeros(-(-x.shape[0] // rows) * rows, x.shape[1], dtype=x.dtype)
     padded[: x.shape[0]] = x

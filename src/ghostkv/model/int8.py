@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 
 from ghostkv.model import int8_kernels
-from ghostkv.model.gemm import Linear, digits
+from ghostkv.model.gemm import Linear, finish_sums
 from ghostkv.model.shape import ModelShape
 
 LARGEST = 127
@@ -43,7 +43,7 @@ def prepare_int8(weight: torch.Tensor, block: int = 1, fine: int = 0) -> Linear:
     scales = torch.cat([scales, scales[kept:] / (2 * LARGEST)])
     data = torch.cat([first, _rounded(left, scales[len(weight) :])]).to(torch.int8)
     outputs, inputs = data.shape
-    return Linear(outputs, inputs, torch.int8, data, packed=False, scales=scales, block=block, fine=fine)
+    return Linear(outputs, inputs, torch.int8, data, scales=scales, block=block, fine=fine)
 
 
 def _rounded(weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ def _rounded(weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return exact.round().clamp(-LARGEST, LARGEST)
 
 
-def linear(x: torch.Tensor, weight: Linear, scales: torch.Tensor) -> torch.Tensor:
+def linear(x: torch.Tensor, weight: Linear) -> torch.Tensor:
     """x [n, inputs] @ weight.T as float32, in plain torch. A row with NaN or infinity gives NaN.
 
     Each row's digits are its transformed values over (largest absolute value / 127), rounded to nearest even.
@@ -59,10 +59,8 @@ def linear(x: torch.Tensor, weight: Linear, scales: torch.Tensor) -> torch.Tenso
     turned = hadamard(x.float(), weight.block)
     largest = turned.abs().amax(dim=1, keepdim=True)
     x_digits = digits_of(turned, largest).nan_to_num(0.0)
-    sums = (x_digits.double() @ digits(weight).double().t()).float() * scales
-    width = weight.outputs - weight.fine
-    sums[:, width - weight.fine : width] += sums[:, width:]
-    return sums[:, :width] * torch.where(largest.isfinite(), largest / LARGEST, math.nan)
+    sums = (x_digits.double() @ weight.dense().double().t()).float()
+    return finish_sums(sums, weight, torch.where(largest.isfinite(), largest / LARGEST, math.nan)[:, 0])
 
 
 def digits_of(turned: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The compiled rows around integer products: floats to digits before, sums to floats after.
+"""The compiled rows around integer products: from floats to digits.
 
 Reference: `int8.linear`. Arrays are flat; work is dealt to threads by row, so no row depends on another.
 """
@@ -90,23 +90,3 @@ def quantize(x: Any, digits: Any, scales: Any, scratch: Any, rows: int, width: i
                     scratch[at + j] = x[row * width + j]
                 transform(scratch, at, width, block)
                 scales[row] = _digits_of_row(scratch, at, digits, row * width, width)
-
-
-@njit(nogil=True, cache=True, parallel=True)
-def scale_rows(sums: Any, output: Any, scales: Any, rows: int, width: int, fine: int, threads: int) -> None:
-    """output[row, j] = sums[row, j] * scales[row]; all float32, sums [rows, width + fine].
-
-    To the last `fine` columns of `output` [rows, width] their second digits are added first. Without such, both arrays
-    may be the same memory.
-    """
-    for thread in prange(threads):
-        for row in range(thread, rows, threads):
-            at = row * (width + fine)
-            scale = v.splat(scales[row])
-            for j in range(0, width - fine, v.LANES):
-                count = width - fine - j
-                v.store_part(output, row * width + j, v.mul(v.load_part(sums, at + j, count), scale), count)
-            for j in range(width - fine, width, v.LANES):
-                count = width - j
-                both = v.add(v.load_part(sums, at + j, count), v.load_part(sums, at + j + fine, count))
-                v.store_part(output, row * width + j, v.mul(both, scale), count)

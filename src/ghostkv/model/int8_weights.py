@@ -79,7 +79,7 @@ def int8_linear(shape: ModelShape, weights: Mapping[str, torch.Tensor], prefix: 
     digits, scales = weights[f"{name}.digits"].clone(), weights[f"{name}.scales"].clone()
     outputs, inputs = digits.shape
     block, fine = _grain(shape, names, inputs)
-    return Linear(outputs, inputs, torch.int8, digits, packed=False, scales=scales, block=block, fine=fine)
+    return Linear(outputs, inputs, torch.int8, digits, scales=scales, block=block, fine=fine)
 
 
 def product_name(prefix: str, names: Sequence[str]) -> str:
@@ -88,7 +88,7 @@ def product_name(prefix: str, names: Sequence[str]) -> str:
 
 
 def _stored(name: str, linear: Linear) -> dict[str, torch.Tensor]:
-    return {f"{name}.digits": linear.data} | ({} if linear.scales is None else {f"{name}.scales": linear.scales})
+    return {f"{name}.digits": linear.dense()} | ({} if linear.scales is None else {f"{name}.scales": linear.scales})
 
 
 def _unquantised(shape: ModelShape) -> Iterator[str]:

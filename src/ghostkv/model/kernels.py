@@ -39,9 +39,24 @@ def _accumulators(group: int) -> int:
 accumulators_at = njit(_accumulators)
 
 
+Lengths = tuple[int, ...]  # only how many there are counts: kernels are compiled for it
+
+
+def group_lengths(group: int) -> tuple[Lengths, Lengths, Lengths]:
+    """(heads, pair, chains) of `attend` for so many query heads per KV head."""
+    pair = 2 * group if 2 * group <= MAX_GROUP else 0
+    return (0,) * group, (0,) * pair, (0,) * v.side_by_side(group)
+
+
+@njit
+def scratch_floats(group: int, size: int) -> int:
+    """One thread's scratch: the state of one row's group, then that of two rows together, then their queries."""
+    return accumulators_at(group) + accumulators_at(2 * group) + 5 * group * size
+
+
 def attention_scratch(threads: int, group: int, head_size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Scratch for `attend`: [threads * floats per thread], float32. `group` is query heads per KV head, at most 16."""
-    return np.zeros(threads * (_accumulators(group) + group * head_size), dtype=np.float32)
+    return np.zeros(threads * scratch_floats(group, head_size), dtype=np.float32)
 
 
 @njit(nogil=True, cache=True)
@@ -80,6 +95,7 @@ def attend_block(
     scratch: Any,
     at: int,
     heads: Any,
+    chains: Any,
     size: int,
 ) -> None:
     """Fold `count` slots of one block into the running softmax of one query row's group (online softmax, Milakov 2018).
@@ -89,7 +105,7 @@ def attend_block(
     bring near meanwhile is `ahead` elements further on.
     """
     group = len(heads)
-    v.dot_columns(keys, key_base, ahead, queries, query, size, heads, scratch, at + _WEIGHTS)
+    v.dot_columns(keys, key_base, ahead, queries, query, size, heads, chains, scratch, at + _WEIGHTS)
     for head in range(group):
         w = at + _WEIGHTS + head * BLOCK_TOKENS
         scores = v.keep_first(scaled(v.load(scratch, w), scales, scale_base), count, _NEGATIVE_INFINITY)
@@ -107,6 +123,67 @@ def attend_block(
     v.add_weighted_rows(values, value_base, ahead, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
 
 
+@njit(nogil=True, cache=True)
+def _attend_blocks(
+    keys: Any,
+    values: Any,
+    scales: Any,
+    tables: Any,
+    table: int,
+    blocks: tuple[int, int],
+    visible: int,
+    place_of_head: tuple[int, int],
+    queries: Any,
+    query: int,
+    scratch: Any,
+    at: int,
+    heads: Any,
+    chains: Any,
+    size: int,
+) -> None:
+    """Fold the blocks from blocks[0] to before blocks[1] of a table, of which `visible` slots are seen.
+
+    place_of_head: (number of KV heads, the one).
+    """
+    kv_heads, head = place_of_head
+    for block in range(blocks[0], blocks[1]):
+        place = np.int64(tables[table + block]) * kv_heads + head
+        following = np.int64(tables[table + min(block + _PREFETCH, blocks[1] - 1)]) * kv_heads + head
+        base, ahead = place * size * BLOCK_TOKENS, (following - place) * size * BLOCK_TOKENS
+        if scales is not None:
+            v.prefetch(scales, following * BLOCK_SCALES)
+        count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
+        at_scales = place * BLOCK_SCALES
+        attend_block(
+            keys, base, values, base, scales, at_scales, ahead, count, queries, query, scratch, at, heads, chains, size
+        )
+
+
+@njit(nogil=True, cache=True)
+def _common_blocks(tables: Any, one: int, other: int, visible: int) -> int:
+    """Leading blocks that two tables share, of those that are whole in `visible` slots."""
+    whole = visible // BLOCK_TOKENS
+    if one == other:
+        return whole
+    common = 0
+    while common < whole and tables[one + common] == tables[other + common]:
+        common += 1
+    return common
+
+
+@njit(nogil=True, cache=True)
+def _part_group(scratch: Any, pair: int, second: int, at: int, group: int, size: int) -> None:
+    """Copy the running softmax of the first or second row of a pair to a place of its own."""
+    for i in range(BLOCK_TOKENS):
+        own = i < group
+        scratch[at + _MAXIMUM + i] = scratch[pair + _MAXIMUM + second * group + i] if own else _ZERO
+        scratch[at + _NEW + i] = _ZERO
+        scratch[at + _SUM + i] = scratch[pair + _SUM + second * group + i] if own else _ZERO
+    source, to = pair + accumulators_at(2 * group) + second * group * size, at + accumulators_at(group)
+    for i in range(group * size):
+        scratch[to + i] = scratch[source + i]
+
+
 @njit(nogil=True, cache=True, parallel=True)
 def attend(
     queries: Any,
@@ -122,42 +199,62 @@ def attend(
     members: Any,
     kv_heads: int,
     heads: Any,
+    pair: Any,
+    chains: Any,
     size: int,
     threads: int,
 ) -> None:
     """Causal attention of each row in `members` (int64) over the pool blocks of its own table, blocks in order.
 
-    heads is a tuple whose length is the number of query heads per KV head (compiled for each).
+    heads is a tuple whose length is the number of query heads per KV head (compiled for each), pair one twice as long,
+    or empty; chains as `vector.dot_columns` takes it. Two rows that begin with the same blocks read those together:
+    each row's sums stay as they are alone.
     queries float32 [rows, kv_heads * len(heads), size], already scaled; keys [blocks, kv_heads, size, 16] and values
     [blocks, kv_heads, 16, size] of one layer, scales None or [blocks, kv_heads, 2, 16]; tables int32
     [sequences, width]; output like queries. Digits stand for turned keys: the members' queries are turned in place.
     """
     group = len(heads)
-    floats = accumulators_at(group) + group * size
+    span = group * size
+    step = 2 if len(pair) > 0 and len(members) >= 2 * threads else 1
+    runs = (len(members) + step - 1) // step
     for thread in prange(threads):
-        at = thread * floats
-        for task in range(thread, len(members) * kv_heads, threads):
-            row = members[task // kv_heads]
+        at = thread * scratch_floats(group, size)
+        both = at + accumulators_at(group) + span
+        asked = both + accumulators_at(2 * group) + 2 * span
+        for task in range(thread, runs * kv_heads, threads):
             head = task % kv_heads
-            query = (row * kv_heads + head) * group * size
-            if scales is not None:
-                transform(queries, query, group * size, size)
-            begin_group(scratch, at, group, size)
-            visible = positions[row] + 1
-            table = table_of_row[row] * width
-            blocks = (visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-            for block in range(blocks):
-                place = np.int64(tables[table + block]) * kv_heads + head
-                following = np.int64(tables[table + min(block + _PREFETCH, blocks - 1)]) * kv_heads + head
-                base, ahead = place * size * BLOCK_TOKENS, (following - place) * size * BLOCK_TOKENS
+            first = task // kv_heads * step
+            last = min(first + step, len(members))
+            for i in range(first, last):
+                query = (members[i] * kv_heads + head) * span
                 if scales is not None:
-                    v.prefetch(scales, following * BLOCK_SCALES)
-                count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
-                at_scales = place * BLOCK_SCALES
-                attend_block(
-                    keys, base, values, base, scales, at_scales, ahead, count, queries, query, scratch, at, heads, size
-                )
-            end_group(scratch, at, group, size, output, query)
+                    transform(queries, query, span, size)
+                for j in range(span):
+                    scratch[asked + (i - first) * span + j] = queries[query + j]
+            common = 0
+            if last - first == 2:
+                one, other = members[first], members[first + 1]
+                table, seen = table_of_row[one] * width, min(positions[one], positions[other]) + 1
+                common = _common_blocks(tables, table, table_of_row[other] * width, seen)
+                if common > 0:
+                    begin_group(scratch, both, len(pair), size)
+                    _attend_blocks(
+                        keys, values, scales, tables, table, (0, common), seen, (kv_heads, head),
+                        scratch, asked, scratch, both, pair, chains, size,
+                    )  # fmt: skip
+            for i in range(first, last):
+                row = members[i]
+                if common > 0:
+                    _part_group(scratch, both, i - first, at, group, size)
+                else:
+                    begin_group(scratch, at, group, size)
+                visible = positions[row] + 1
+                rest = common, (visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+                _attend_blocks(
+                    keys, values, scales, tables, table_of_row[row] * width, rest, visible, (kv_heads, head),
+                    scratch, asked + (i - first) * span, scratch, at, heads, chains, size,
+                )  # fmt: skip
+                end_group(scratch, at, group, size, output, (row * kv_heads + head) * span)
 
 
 @njit(nogil=True, cache=True, parallel=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ghostkv.model.batch import Batch
-from ghostkv.model.gemm import Linear, pack_int8, prepare
+from ghostkv.model.gemm import Linear, lay_out_int8, prepare
 from ghostkv.model.int8 import rotate
 from ghostkv.model.int8_weights import int8_linear
 from ghostkv.model.kv_tensors import KVTensors
@@ -39,12 +39,15 @@ class Buffers:
         def buffer(width: int, kind: torch.dtype = dtype) -> torch.Tensor:
             return torch.zeros(rows, width, dtype=kind, device=device)
 
-        attention = shape.heads * shape.head_size
+        attention, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
         self.residual = buffer(shape.hidden, torch.float32)
         self.normed = buffer(shape.hidden)
         self.queries = buffer(attention, torch.float32)
         self.attended = buffer(attention)
         self.gated = buffer(shape.intermediate)
+        self.qkv = buffer(attention + 2 * kv, torch.float32)
+        self.gate_up = buffer(2 * shape.intermediate, torch.float32)
+        self.delta = buffer(shape.hidden, torch.float32)
 
 
 class Llama:
@@ -63,7 +66,7 @@ class Llama:
 
         def linear(prefix: str, *names: str) -> Linear:
             if int8:
-                return pack_int8(int8_linear(shape, weights, prefix, names))
+                return lay_out_int8(int8_linear(shape, weights, prefix, names))
             return prepare(torch.cat([weights[f"{prefix}{name}.weight"] for name in names]).to(device))
 
         self.shape = shape
@@ -88,12 +91,17 @@ class Llama:
         self._rope = rope_tables(shape, device)
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of embedding and products; a tied head is laid out for its product beside the embedding."""
+    def product_bytes(self) -> int:
+        """Bytes of the weights of all products, the head's among them."""
         linears = [self.head]
         for layer in self.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        return self.embedding.nbytes + sum(linear.outputs * linear.inputs * linear.dtype.itemsize for linear in linears)
+        return sum(linear.outputs * linear.inputs * linear.dtype.itemsize for linear in linears)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of embedding and products; a tied head is laid out for its product beside the embedding."""
+        return self.embedding.nbytes + self.product_bytes
 
     def products(self) -> dict[str, Linear]:
         """One matrix per distinct product shape, for the row self-check."""
@@ -119,26 +127,25 @@ class Llama:
         """
         b, shape, rows, epsilon = buffers, self.shape, batch.rows, self.shape.norm_eps
         ops.embed(torch.from_numpy(batch.ids), self.embedding, b.residual, rows)
-        delta: torch.Tensor | None = None
         for index, (layer, own) in enumerate(zip(self.layers, kv.layers, strict=True)):
-            if delta is None:
+            if index == 0:
                 ops.norm(b.residual, batch.every_row, layer.attention_norm, b.normed, epsilon)
             else:
-                ops.add_norm(b.residual, delta, layer.attention_norm, b.normed, rows, epsilon)
-            qkv = ops.linear(b.normed, layer.qkv, rows)
-            ops.rotate_and_write(qkv, b.queries, own, batch, self._rope, shape)
+                ops.add_norm(b.residual, b.delta, layer.attention_norm, b.normed, rows, epsilon)
+            ops.linear(b.normed, layer.qkv, b.qkv, rows)
+            ops.rotate_and_write(b.qkv, b.queries, own, batch, self._rope, shape)
             ops.attend(b.queries, own, batch, b.attended, shape)
             if batch.windowed is not None:
                 ops.attend_windowed(b.queries, own, batch, batch.windowed, self._rope, b.attended, shape)
-            delta = ops.linear(b.attended, layer.output, rows)
-            ops.add_norm(b.residual, delta, layer.mlp_norm, b.normed, rows, epsilon)
-            gate_up = ops.linear(b.normed, layer.gate_up, rows)
-            ops.gated_silu(gate_up, b.gated, rows)
-            delta = ops.linear(b.gated, layer.down, rows)
+            ops.linear(b.attended, layer.output, b.delta, rows)
+            ops.add_norm(b.residual, b.delta, layer.mlp_norm, b.normed, rows, epsilon)
+            ops.linear(b.normed, layer.gate_up, b.gate_up, rows)
+            ops.gated_silu(b.gate_up, b.gated, rows)
+            ops.linear(b.gated, layer.down, b.delta, rows)
             if index in shifts:
                 shifts[index].add_to(b.residual)  # before `delta`, in place: rows that do not steer are not touched
-        if delta is not None:
-            ops.add(b.residual, delta, rows)
+        if self.layers:
+            ops.add(b.residual, b.delta, rows)
         ops.norm(b.residual, batch.heads, self.final_norm, b.normed, epsilon)
 
 

@@ -40,6 +40,7 @@ class LoadedModel:
     runner: ModelRunner
     blocks: int  # of the pool
     block_bytes: int
+    product_bytes: int  # weights that every step reads: all but the embedding
     check: SelfCheck | None  # None where the numeric contract does not hold (a device other than the CPU)
     manifest: str  # 32 hex digits: equal manifests compute equal bits
     steering: SteeringBank | None = None
@@ -82,7 +83,7 @@ def load_model(
     _log.info("loaded", extra={"fields": fields})
     parts = (checkpoint.digest, config.dtype, config.kv_dtype, config.device, machine.build())
     manifest = machine.digest(*parts, *(() if bank is None else (bank.digest,)))
-    return LoadedModel(checkpoint, runner, blocks, per_block, check, manifest, bank)
+    return LoadedModel(checkpoint, runner, blocks, per_block, model.product_bytes, check, manifest, bank)
 
 
 def pool_bytes(path: Path, config: EngineConfig, blocks: int) -> int:

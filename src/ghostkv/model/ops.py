@@ -3,8 +3,8 @@
 Two implementations: `cpu_ops` (Numba and checked products, the numeric contract) and `torch_ops` (plain torch: the
 reference, and what other devices run).
 
-All tensors are flat or row-major; `rows` says how many leading rows count. The residual stream is float32, everything
-else has the model's dtype.
+All tensors are flat or row-major; `rows` says how many leading rows count. The residual stream and the results
+of products are float32, everything else has the model's dtype.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Ops(Protocol):
         """Rows that an input must have room for, for products of `rows` rows."""
         ...
 
-    def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
-        """x[:rows] @ weight.T as a new tensor of at least `rows` rows; those behind may hold anything."""
+    def linear(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
+        """out[:rows] = x[:rows] @ weight.T; out float32. Of x, as many rows as `padded_rows` says may be read."""
         ...
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:

@@ -46,6 +46,7 @@ class ModelRunner:
         rows, device = ops.padded_rows(limits.rows), model.embedding.device
         self._buffers = Buffers(model.shape, rows, model.activations, device)
         self._sampler = Sampler(model.shape.vocab, limits.threads)
+        self._head = torch.empty(0, model.shape.vocab, device=device)  # logits; grows to the most that were asked for
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's rows and draw its tokens."""
@@ -68,7 +69,7 @@ class ModelRunner:
             self.run(StepPlan(0, 0.0, (Row("warm-up", (0,), 0, table, (Draw(sampling, 0.5),), window=seen),)))
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
-        """Logits [draws, vocabulary] of the plan, valid until the next call.
+        """Logits [draws, vocabulary], float32, of the plan, valid until the next call.
 
         Call under `threads.compute`.
         """
@@ -108,7 +109,10 @@ class ModelRunner:
         """Logits [count, vocabulary] of the heads from `first` on; those before them are then lost."""
         normed = self._buffers.normed
         if count == 0:
-            return normed.new_empty(0, self._model.shape.vocab)
+            return self._head[:0]
         if first:  # products read from the buffer's beginning, where there is room to pad
             normed[:count] = normed[first : first + count].clone()
-        return self._ops.linear(normed, self._model.head, count)[:count]
+        if len(self._head) < count:
+            self._head = torch.empty(count, self._model.shape.vocab, device=normed.device)
+        self._ops.linear(normed, self._model.head, self._head, count)
+        return self._head[:count]

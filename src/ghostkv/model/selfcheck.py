@@ -73,14 +73,14 @@ def self_check(
 
 def _key(linear: Linear, limit: int, threads: int) -> str:
     counts = row_counts(limit, linear.outputs)
-    shape = linear.outputs, linear.inputs, str(linear.dtype), linear.packed
+    shape = linear.outputs, linear.inputs, str(linear.dtype), linear.layout
     return machine.digest(machine.build(), shape, counts, CHECK_ROWS, threads)
 
 
 def _read(file: Path) -> GemmCheck | None:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-        plan = GemmPlan(tuple(value["plan"]["counts"]), value["plan"]["tile"])
+        plan = GemmPlan(tuple(value["plan"]["counts"]), value["plan"]["tile"], value["plan"]["free"])
         differing = {int(count): int(rows) for count, rows in value["differing"].items()}
         return GemmCheck(**(value | {"plan": plan, "differing": differing}))
     except (OSError, ValueError, TypeError, KeyError):

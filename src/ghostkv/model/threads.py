@@ -26,9 +26,14 @@ def available_threads() -> int:
 def compute(threads: int) -> Iterator[None]:
     """Hold the compute lock with torch and Numba set to `threads`."""
     with _lock:
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if numba.get_num_threads() != threads:
-            numba.set_num_threads(threads)
+        set_threads(threads)
         with torch.inference_mode():
             yield
+
+
+def set_threads(threads: int) -> None:
+    """Have torch and Numba compute with so many threads. Call under `compute`."""
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    if numba.get_num_threads() != threads:
+        numba.set_num_threads(threads)

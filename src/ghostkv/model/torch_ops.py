@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from ghostkv.model import int8, kv_codec
 from ghostkv.model.batch import Batch, Longs, WindowedRows
-from ghostkv.model.gemm import Linear, product
+from ghostkv.model.gemm import Linear
 from ghostkv.model.kv_tensors import LayerKV
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
@@ -26,10 +26,9 @@ class TorchOps:
     def padded_rows(self, rows: int) -> int:
         return rows
 
-    def linear(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
-        if weight.scales is not None:
-            return int8.linear(x[:rows], weight, weight.scales)
-        return product(x[:rows], weight)
+    def linear(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
+        exact = weight.scales is not None
+        out[:rows] = int8.linear(x[:rows], weight) if exact else torch.mm(x[:rows], weight.dense().t())
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         residual[:rows] = table[ids.to(table.device, torch.int64)].float()

@@ -23,10 +23,10 @@ _F32 = ir.FloatType()
 _I8 = ir.IntType(8)
 _I16 = ir.IntType(16)
 _I32 = ir.IntType(32)
-_VF = ir.VectorType(_F32, LANES)
+F32_LANES = ir.VectorType(_F32, LANES)
 _VI8 = ir.VectorType(_I8, LANES)
 _VI16 = ir.VectorType(_I16, LANES)
-_VI32 = ir.VectorType(_I32, LANES)
+I32_LANES = ir.VectorType(_I32, LANES)
 
 
 class _Vec16(types.Type):
@@ -40,29 +40,29 @@ vec16 = _Vec16()
 @register_default(_Vec16)
 class _Vec16Model(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Any) -> None:
-        super().__init__(dmm, fe_type, _VF)
+        super().__init__(dmm, fe_type, F32_LANES)
 
 
 def _ints(value: int) -> ir.Constant:
-    return ir.Constant(_VI32, [value] * LANES)
+    return ir.Constant(I32_LANES, [value] * LANES)
 
 
 def _floats(value: float) -> ir.Constant:
-    return ir.Constant(_VF, [value] * LANES)
+    return ir.Constant(F32_LANES, [value] * LANES)
 
 
-def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
+def call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
     return builder.call(function, args)
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, vector: Any) -> Any:
+def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, vector: Any) -> Any:
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
 
 
 def _lane_vector(array_type: Any) -> Any:
-    return {types.int8: _VI8, types.uint16: _VI16, types.int32: _VI32}.get(array_type.dtype, _VF)
+    return {types.int8: _VI8, types.uint16: _VI16, types.int32: I32_LANES}.get(array_type.dtype, F32_LANES)
 
 
 def _item_bytes(array_type: Any) -> int:
@@ -71,11 +71,11 @@ def _item_bytes(array_type: Any) -> int:
 
 def _to_float(builder: Any, raw: Any) -> Any:
     """Bfloat16 bits are the upper half of a float32; an integer is rounded to nearest even."""
-    if raw.type in (_VI8, _VI32):
-        return builder.sitofp(raw, _VF)
+    if raw.type in (_VI8, I32_LANES):
+        return builder.sitofp(raw, F32_LANES)
     if raw.type != _VI16:
         return raw
-    return builder.bitcast(builder.shl(builder.zext(raw, _VI32), _ints(16)), _VF)
+    return builder.bitcast(builder.shl(builder.zext(raw, I32_LANES), _ints(16)), F32_LANES)
 
 
 def _from_float(builder: Any, value: Any, vector: Any) -> Any:
@@ -83,28 +83,28 @@ def _from_float(builder: Any, value: Any, vector: Any) -> Any:
 
     As a digit it is clamped to -127..127, and a NaN gives -127.
     """
-    if vector is _VF:
+    if vector is F32_LANES:
         return value
     if vector is _VI8:
         low, high = _floats(-127.0), _floats(127.0)
         clamped = builder.select(builder.fcmp_ordered(">", value, low), value, low)
         clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
-        rounded = builder.fptosi(_call(builder, "llvm.rint.v16f32", _VF, [clamped]), _VI32)
+        rounded = builder.fptosi(call(builder, "llvm.rint.v16f32", F32_LANES, [clamped]), I32_LANES)
         return builder.trunc(rounded, _VI8)
-    bits = builder.bitcast(value, _VI32)
+    bits = builder.bitcast(value, I32_LANES)
     odd = builder.and_(builder.lshr(bits, _ints(16)), _ints(1))
     rounded = builder.add(builder.add(bits, _ints(0x7FFF)), odd)
     return builder.trunc(builder.lshr(rounded, _ints(16)), _VI16)
 
 
 def _mask(builder: Any, count: Any) -> Any:
-    lanes = ir.Constant(_VI32, list(range(LANES)))
-    return builder.icmp_signed("<", lanes, _broadcast(builder, builder.trunc(count, _I32), _VI32))
+    lanes = ir.Constant(I32_LANES, list(range(LANES)))
+    return builder.icmp_signed("<", lanes, broadcast(builder, builder.trunc(count, _I32), I32_LANES))
 
 
-def _broadcast(builder: Any, scalar: Any, vector: Any) -> Any:
+def broadcast(builder: Any, scalar: Any, vector: Any) -> Any:
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), ir.Constant(_VI32, [0] * LANES))
+    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), ir.Constant(I32_LANES, [0] * LANES))
 
 
 def _tree(builder: Any, value: Any, combine: Any) -> Any:
@@ -127,8 +127,8 @@ def load(typingctx: Any, array: Any, offset: Any) -> Any:
     """Lanes array[offset : offset + 16] as float32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], _lane_vector(signature.args[0]))
-        raw = builder.load(pointer, align=_item_bytes(signature.args[0]))
+        place = pointer(context, builder, signature.args[0], args[0], args[1], _lane_vector(signature.args[0]))
+        raw = builder.load(place, align=_item_bytes(signature.args[0]))
         return _to_float(builder, raw)
 
     return vec16(array, types.int64), generate
@@ -140,12 +140,12 @@ def load_part(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = _lane_vector(signature.args[0])
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
-        suffix = "v16f32" if vector is _VF else "v16i16" if vector is _VI16 else "v16i32"
+        place = pointer(context, builder, signature.args[0], args[0], args[1], vector)
+        suffix = "v16f32" if vector is F32_LANES else "v16i16" if vector is _VI16 else "v16i32"
         align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
-        zero = ir.Constant(vector, [0.0 if vector is _VF else 0] * LANES)
-        arguments = [pointer, align, _mask(builder, args[2]), zero]
-        return _to_float(builder, _call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments))
+        zero = ir.Constant(vector, [0.0 if vector is F32_LANES else 0] * LANES)
+        arguments = [place, align, _mask(builder, args[2]), zero]
+        return _to_float(builder, call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments))
 
     return vec16(array, types.int64, types.int64), generate
 
@@ -156,8 +156,8 @@ def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = _lane_vector(signature.args[0])
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
-        builder.store(_from_float(builder, args[2], vector), pointer, align=_item_bytes(signature.args[0]))
+        place = pointer(context, builder, signature.args[0], args[0], args[1], vector)
+        builder.store(_from_float(builder, args[2], vector), place, align=_item_bytes(signature.args[0]))
         return context.get_dummy_value()
 
     return types.none(array, types.int64, vec16), generate
@@ -169,11 +169,11 @@ def store_part(typingctx: Any, array: Any, offset: Any, value: Any, count: Any) 
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = _lane_vector(signature.args[0])
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
+        place = pointer(context, builder, signature.args[0], args[0], args[1], vector)
         suffix = "v16i16" if vector is _VI16 else "v16f32"
         align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
-        arguments = [_from_float(builder, args[2], vector), pointer, align, _mask(builder, args[3])]
-        _call(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), arguments)
+        arguments = [_from_float(builder, args[2], vector), place, align, _mask(builder, args[3])]
+        call(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), arguments)
         return context.get_dummy_value()
 
     return types.none(array, types.int64, vec16, types.int64), generate
@@ -187,12 +187,12 @@ def store_digits(typingctx: Any, array: Any, offset: Any, value: Any, count: Any
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], _VI8)
+        place = pointer(context, builder, signature.args[0], args[0], args[1], _VI8)
         digits = _from_float(builder, args[2], _VI8)
         if not signature.args[0].dtype.signed:
             digits = builder.xor(digits, ir.Constant(_VI8, [ir.Constant(_VI8.element, -128)] * LANES))
-        arguments = [digits, pointer, ir.Constant(_I32, 1), _mask(builder, args[3])]
-        _call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), arguments)
+        arguments = [digits, place, ir.Constant(_I32, 1), _mask(builder, args[3])]
+        call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), arguments)
         return context.get_dummy_value()
 
     return types.none(array, types.int64, vec16, types.int64), generate
@@ -207,8 +207,8 @@ def scatter(typingctx: Any, array: Any, offset: Any, stride: Any, value: Any) ->
         raw = _from_float(builder, args[3], vector)
         at = args[1]
         for lane in range(LANES):
-            pointer = _pointer(context, builder, signature.args[0], args[0], at, vector.element)
-            builder.store(builder.extract_element(raw, ir.Constant(_I32, lane)), pointer)
+            place = pointer(context, builder, signature.args[0], args[0], at, vector.element)
+            builder.store(builder.extract_element(raw, ir.Constant(_I32, lane)), place)
             at = builder.add(at, args[2])
         return context.get_dummy_value()
 
@@ -220,7 +220,7 @@ def splat(typingctx: Any, scalar: Any) -> Any:
     """All lanes equal to a float32 scalar."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _broadcast(builder, args[0], _VF)
+        return broadcast(builder, args[0], F32_LANES)
 
     return vec16(types.float32), generate
 
@@ -248,7 +248,7 @@ def absolute(typingctx: Any, value: Any) -> Any:
     """Lane-wise |value|."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _call(builder, "llvm.fabs.v16f32", _VF, list(args))
+        return call(builder, "llvm.fabs.v16f32", F32_LANES, list(args))
 
     return vec16(vec16), generate
 
@@ -260,10 +260,10 @@ def hadamard(typingctx: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         found = args[0]
         for step in (1, 2, 4, 8):  # a butterfly: lanes i and i + step become their sum and their difference
-            signs = ir.Constant(_VF, [-1.0 if lane & step else 1.0 for lane in range(LANES)])
-            order = ir.Constant(_VI32, [lane ^ step for lane in range(LANES)])
-            partner = builder.shuffle_vector(found, ir.Constant(_VF, ir.Undefined), order)
-            found = _call(builder, "llvm.fma.v16f32", _VF, [found, signs, partner])
+            signs = ir.Constant(F32_LANES, [-1.0 if lane & step else 1.0 for lane in range(LANES)])
+            order = ir.Constant(I32_LANES, [lane ^ step for lane in range(LANES)])
+            partner = builder.shuffle_vector(found, ir.Constant(F32_LANES, ir.Undefined), order)
+            found = call(builder, "llvm.fma.v16f32", F32_LANES, [found, signs, partner])
         return found
 
     return vec16(vec16), generate
@@ -274,7 +274,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Lane-wise a * b + c with one rounding."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _call(builder, "llvm.fma.v16f32", _VF, list(args))
+        return call(builder, "llvm.fma.v16f32", F32_LANES, list(args))
 
     return vec16(vec16, vec16, vec16), generate
 
@@ -315,7 +315,7 @@ def keep_first(typingctx: Any, value: Any, count: Any, other: Any) -> Any:
     """The first `count` lanes of `value`, the others the scalar `other`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.select(_mask(builder, args[1]), args[0], _broadcast(builder, args[2], _VF))
+        return builder.select(_mask(builder, args[1]), args[0], broadcast(builder, args[2], F32_LANES))
 
     return vec16(vec16, types.int64, types.float32), generate
 
@@ -329,21 +329,21 @@ def exp(typingctx: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def fused(a: Any, b: Any, c: Any) -> Any:
-            return _call(builder, "llvm.fma.v16f32", _VF, [a, b, c])
+            return call(builder, "llvm.fma.v16f32", F32_LANES, [a, b, c])
 
         x = args[0]
         low, high = _floats(-87.0), _floats(88.0)
         clamped = builder.select(builder.fcmp_ordered(">", x, low), x, low)
         clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
-        n = _call(builder, "llvm.rint.v16f32", _VF, [builder.fmul(clamped, _floats(1.44269504088896341))])
+        n = call(builder, "llvm.rint.v16f32", F32_LANES, [builder.fmul(clamped, _floats(1.44269504088896341))])
         r = fused(n, _floats(-0.693359375), clamped)
         r = fused(n, _floats(2.12194440e-4), r)
         p = _floats(1.9875691500e-4)
         for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
             p = fused(p, r, _floats(coefficient))
         p = fused(p, builder.fmul(r, r), builder.fadd(r, _floats(1.0)))
-        exponent = builder.shl(builder.add(builder.fptosi(n, _VI32), _ints(127)), _ints(23))
-        result = builder.fmul(p, builder.bitcast(exponent, _VF))
+        exponent = builder.shl(builder.add(builder.fptosi(n, I32_LANES), _ints(127)), _ints(23))
+        result = builder.fmul(p, builder.bitcast(exponent, F32_LANES))
         return builder.select(builder.fcmp_ordered("<", x, low), _floats(0.0), result)
 
     return vec16(vec16), generate
@@ -351,10 +351,10 @@ def exp(typingctx: Any, value: Any) -> Any:
 
 def _prefetch(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> None:
     """Ask for the cache line of array[offset] to be brought near; never faults."""
-    pointer = _pointer(context, builder, array_type, array, offset, ir.IntType(8))
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+    place = pointer(context, builder, array_type, array, offset, ir.IntType(8))
+    kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])  # a read, kept in every cache level
+    builder.call(function, [place, _I32(0), _I32(3), _I32(1)])  # a read, kept in every cache level
 
 
 @intrinsic
@@ -375,13 +375,16 @@ def _stream(context: Any, builder: Any, array_type: Any, array: Any, offset: Any
     """
     if index * LANES * _item_bytes(array_type) % _LINE == 0:
         _prefetch(context, builder, array_type, array, builder.add(offset, ahead))
-    pointer = _pointer(context, builder, array_type, array, offset, _lane_vector(array_type))
-    return _to_float(builder, builder.load(pointer, align=_item_bytes(array_type)))
+    place = pointer(context, builder, array_type, array, offset, _lane_vector(array_type))
+    return _to_float(builder, builder.load(place, align=_item_bytes(array_type)))
 
 
-def _chains(heads: int) -> int:
-    """Independent sums per head, a power of two: about 16 in flight hide the latency of a multiply-add."""
-    return 4 if heads <= 4 else 2 if heads <= 8 else 1
+def side_by_side(heads: int) -> int:
+    """Independent sums per head, a power of two.
+
+    At least 8 in all hide the latency of a multiply-add; those of two rows, at most 28, fit into registers.
+    """
+    return 4 if heads <= 3 else 2 if heads <= 7 else 1
 
 
 @intrinsic
@@ -394,45 +397,46 @@ def dot_columns(
     query: Any,
     size: Any,
     heads: Any,
+    chains: Any,
     out: Any,
     at: Any,
 ) -> Any:
     """Products of a group of vectors with 16 columns, each column read and widened once for the whole group.
 
     For each head h of the tuple `heads` (its length is what counts): lanes out[at + 16 h : + 16] =
-    sum over d < size of queries[query + h * size + d] * columns[base + 16 d : + 16]. `size` is a multiple of 4.
+    sum over d < size of queries[query + h * size + d] * columns[base + 16 d : + 16]. `size` is a multiple of 4. Each
+    of the `chains` (a tuple too: 1, 2 or 4) sums every so many d, and they are added last.
     Meanwhile the columns that start `ahead` elements further on are brought near: all at once would stall.
     """
-    group = len(heads)
-    chains = _chains(group)
+    group, width = len(heads), len(chains)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        column_type, query_type, out_type = signature.args[0], signature.args[3], signature.args[7]
+        column_type, query_type, out_type = signature.args[0], signature.args[3], signature.args[8]
         one = ir.IntType(64)
-        sums = [[cgutils.alloca_once_value(builder, _floats(0.0)) for _ in range(chains)] for _ in range(group)]
-        steps = builder.udiv(args[5], one(chains))
+        sums = [[cgutils.alloca_once_value(builder, _floats(0.0)) for _ in range(width)] for _ in range(group)]
+        steps = builder.udiv(args[5], one(width))
         with cgutils.for_range(builder, steps) as loop:
-            first = builder.mul(loop.index, one(chains))
-            for chain in range(chains):
+            first = builder.mul(loop.index, one(width))
+            for chain in range(width):
                 d = builder.add(first, one(chain))
                 offset = builder.add(args[1], builder.mul(d, one(LANES)))
                 column = _stream(context, builder, column_type, args[0], offset, args[2], chain)
                 for head in range(group):
                     position = builder.add(builder.add(args[4], builder.mul(args[5], one(head))), d)
-                    scalar = builder.load(_pointer(context, builder, query_type, args[3], position, _F32))
+                    scalar = builder.load(pointer(context, builder, query_type, args[3], position, _F32))
                     total = sums[head][chain]
-                    product = [_broadcast(builder, scalar, _VF), column, builder.load(total)]
-                    builder.store(_call(builder, "llvm.fma.v16f32", _VF, product), total)
+                    product = [broadcast(builder, scalar, F32_LANES), column, builder.load(total)]
+                    builder.store(call(builder, "llvm.fma.v16f32", F32_LANES, product), total)
         for head in range(group):
             total = builder.load(sums[head][0])
-            for chain in range(1, chains):
+            for chain in range(1, width):
                 total = builder.fadd(total, builder.load(sums[head][chain]))
-            offset = builder.add(args[8], one(head * LANES))
-            builder.store(total, _pointer(context, builder, out_type, args[7], offset, _VF), align=4)
+            offset = builder.add(args[9], one(head * LANES))
+            builder.store(total, pointer(context, builder, out_type, args[8], offset, F32_LANES), align=4)
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.none(columns, i64, i64, queries, i64, i64, heads, out, i64), generate
+    return types.none(columns, i64, i64, queries, i64, i64, heads, chains, out, i64), generate
 
 
 @intrinsic
@@ -456,19 +460,19 @@ def add_weighted_rows(
     Meanwhile the rows that start `ahead` elements further on are brought near.
     """
     group = len(heads)
-    width = _chains(group)  # columns of 16 lanes that are summed side by side
+    width = side_by_side(group)  # columns of 16 lanes that are summed side by side
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         row_type, scratch_type = signature.args[0], signature.args[4]
         one = ir.IntType(64)
 
-        def at(offset: Any, kind: Any = _VF) -> Any:
-            return _pointer(context, builder, scratch_type, args[4], offset, kind)
+        def at(offset: Any, kind: Any = F32_LANES) -> Any:
+            return pointer(context, builder, scratch_type, args[4], offset, kind)
 
-        def broadcast(offset: Any) -> Any:
-            return _broadcast(builder, builder.load(at(offset, _F32)), _VF)
+        def spread(offset: Any) -> Any:
+            return broadcast(builder, builder.load(at(offset, _F32)), F32_LANES)
 
-        sums = [[cgutils.alloca_once(builder, _VF) for _ in range(width)] for _ in range(group)]
+        sums = [[cgutils.alloca_once(builder, F32_LANES) for _ in range(width)] for _ in range(group)]
         with cgutils.for_range(builder, builder.udiv(args[8], one(LANES * width))) as part:
             column = builder.mul(part.index, one(LANES * width))
             targets = [
@@ -481,21 +485,21 @@ def add_weighted_rows(
                 for head in range(group)
             ]
             for head in range(group):
-                scale = broadcast(builder.add(args[6], one(head)))
+                scale = spread(builder.add(args[6], one(head)))
                 for i in range(width):
                     total = builder.load(at(targets[head][i]), align=4)
                     builder.store(builder.fmul(total, scale), sums[head][i])
             with cgutils.for_range(builder, args[3]) as loop:
                 start = builder.add(builder.add(args[1], builder.mul(loop.index, args[8])), column)
                 shares = [
-                    broadcast(builder.add(builder.add(args[5], one(LANES * head)), loop.index)) for head in range(group)
+                    spread(builder.add(builder.add(args[5], one(LANES * head)), loop.index)) for head in range(group)
                 ]
                 for i in range(width):
                     offset = builder.add(start, one(LANES * i))
                     row = _stream(context, builder, row_type, args[0], offset, args[2], i)
                     for head in range(group):
                         product = [shares[head], row, builder.load(sums[head][i])]
-                        builder.store(_call(builder, "llvm.fma.v16f32", _VF, product), sums[head][i])
+                        builder.store(call(builder, "llvm.fma.v16f32", F32_LANES, product), sums[head][i])
             for head in range(group):
                 for i in range(width):
                     builder.store(builder.load(sums[head][i]), at(targets[head][i]), align=4)

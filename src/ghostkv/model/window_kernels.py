@@ -14,7 +14,7 @@ import torch
 from numba import njit, prange
 
 from ghostkv.model import vector as v
-from ghostkv.model.kernels import accumulators_at, attend_block, begin_group, end_group
+from ghostkv.model.kernels import attend_block, begin_group, end_group, scratch_floats
 from ghostkv.model.kv_kernels import turn_block
 from ghostkv.model.kv_tensors import BLOCK_SCALES
 from ghostkv.step import BLOCK_TOKENS
@@ -88,6 +88,7 @@ def attend_windowed(
     tiles: Any,
     kv_heads: int,
     heads: Any,
+    chains: Any,
     size: int,
     threads: int,
 ) -> None:
@@ -97,7 +98,7 @@ def attend_windowed(
     for rotated keys, `tile_floats` for each thread.
     """
     group = len(heads)
-    floats = accumulators_at(group) + group * size
+    floats = scratch_floats(group, size)
     tile = size * BLOCK_TOKENS + BLOCK_TOKENS
     for thread in prange(threads):
         at = thread * floats
@@ -135,6 +136,20 @@ def attend_windowed(
                 # The tile has no gaps: read from `first` on, each of its rows begins with the slots that are seen.
                 seen, value, scale = to + first, base + first * size, place * BLOCK_SCALES + first
                 attend_block(
-                    tiles, seen, values, value, scales, scale, 0, count, queries, query, scratch, at, heads, size
+                    tiles,
+                    seen,
+                    values,
+                    value,
+                    scales,
+                    scale,
+                    0,
+                    count,
+                    queries,
+                    query,
+                    scratch,
+                    at,
+                    heads,
+                    chains,
+                    size,
                 )
             end_group(scratch, at, group, size, output, query)

@@ -1,0 +1,121 @@
+"""Weights laid out for `panel_kernels`: 48 outputs side by side, so that a product reads all of them once, in order.
+
+Outputs with a second digit, and those digits, begin panels of their own; the last panel of each part is filled up with
+zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ghostkv.model.panel_kernels import multiply, product_scratch
+from ghostkv.model.tile import PANEL, WORD
+
+ZERO_POINT = 128  # of the inputs of int8 products, which are bytes without a sign: what the processor multiplies
+
+_FEATURES = {torch.bfloat16: "avx512bf16", torch.int8: "avx512vnni"}
+
+
+def readable(weight: torch.Tensor) -> bool:
+    """Whether `multiply` reads such a weight on this processor, and nothing else here reads it faster.
+
+    Processors with tile registers (AMX) multiply bfloat16 several times as fast by the library.
+    """
+    features, feature = _features(), _FEATURES.get(weight.dtype)
+    if weight.device.type != "cpu" or feature is None or weight.shape[1] * weight.element_size() % WORD:
+        return False
+    return features.get(feature, False) and not (weight.dtype == torch.bfloat16 and features.get("amx-bf16", False))
+
+
+@cache
+def _features() -> dict[str, bool]:
+    found: dict[str, bool] = llvm.get_host_cpu_features()  # what Numba compiles for
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """A weight [outputs, inputs] whose last `fine` outputs are second digits of those before them."""
+
+    outputs: int
+    inputs: int
+    fine: int
+    weights: npt.NDArray[Any]  # flat [panels][words][48][elements of a word]; bfloat16 as uint16, or int8
+    starts: npt.NDArray[np.int32] | None  # of digits, by place: what sums begin with, against ZERO_POINT
+    scales: npt.NDArray[np.float32] | None  # of digits, by place
+
+    @classmethod
+    def of(cls, weight: torch.Tensor, scales: torch.Tensor | None = None, fine: int = 0) -> Panels:
+        """Lay out bfloat16 weights, or int8 ones with the `scales` [outputs] of their sums."""
+        outputs, inputs = weight.shape
+        places = _places(outputs, fine)
+
+        def placed(by_output: torch.Tensor) -> torch.Tensor:
+            return torch.cat([by_output, torch.zeros_like(by_output[:1])])[places]
+
+        words = placed(weight.contiguous().view(torch.int32))
+        laid = words.view(-1, PANEL, words.shape[1]).transpose(1, 2).contiguous().view(-1).numpy()
+        if scales is None:
+            return cls(outputs, inputs, fine, laid.view(np.uint16), None, None)
+        starts = placed(-ZERO_POINT * weight.sum(dim=1, dtype=torch.int32)).numpy()
+        return cls(outputs, inputs, fine, laid.view(np.int8), starts, placed(scales).numpy())
+
+    def dense(self) -> torch.Tensor:
+        """The weight again, [outputs, inputs] in its own dtype."""
+        words = torch.from_numpy(self.weights.view(np.int32))
+        by_place = words.view(-1, self.inputs * self.weights.itemsize // WORD, PANEL).transpose(1, 2)
+        by_place = by_place.reshape(-1, by_place.shape[2])
+        places = _places(self.outputs, self.fine)
+        found = torch.empty(self.outputs + 1, by_place.shape[1], dtype=torch.int32)
+        found[places] = by_place  # what fills panels up goes to the row behind the last
+        return found[: self.outputs].contiguous().view(torch.bfloat16 if self.scales is None else torch.int8)
+
+    def multiply(
+        self,
+        x: npt.NDArray[Any],
+        row_scales: npt.NDArray[np.float32] | None,
+        out: npt.NDArray[np.float32],
+        rows: int,
+        threads: int,
+    ) -> None:
+        """`panel_product` of the first `rows` rows of flat arrays, into `out`."""
+        sums = _sums(threads, np.float32 if self.scales is None else np.int32)
+        weight = self.weights, self.starts, self.scales
+        sizes = rows, self.inputs, self.outputs - self.fine, self.fine
+        multiply(x, *weight, row_scales, out, sums, *sizes, threads)
+
+
+def _places(outputs: int, fine: int) -> torch.Tensor:
+    """The output at each place of the panels; `outputs` where there is none."""
+    bounds = (0, outputs - 2 * fine, outputs - fine, outputs)
+    parts = [list(range(first, last)) for first, last in pairwise(bounds)]
+    return torch.tensor([output for part in parts for output in part + [outputs] * (-len(part) % PANEL)])
+
+
+def panel_product(x: torch.Tensor, panels: Panels, row_scales: torch.Tensor | None = None) -> torch.Tensor:
+    """x [n, inputs] @ weight.T as float32 [n, outputs - fine], by as many threads as Numba is set to.
+
+    x bfloat16, or uint8 (digits + ZERO_POINT) with `row_scales` [n], 1 where absent.
+    """
+    out = torch.empty(len(x), panels.outputs - panels.fine)
+    source, factors = x.contiguous().view(-1), None
+    if panels.scales is None:
+        source = source.view(torch.uint16)
+    else:
+        factors = (torch.ones(len(x)) if row_scales is None else row_scales).numpy()
+    panels.multiply(source.numpy(), factors, out.view(-1).numpy(), len(x), numba.get_num_threads())
+    return out
+
+
+@cache
+def _sums(threads: int, dtype: type[np.float32 | np.int32]) -> npt.NDArray[Any]:
+    return product_scratch(threads, dtype)

@@ -1,0 +1,151 @@
+"""The inner loop of a matrix product: a few rows times one panel of outputs, all sums in registers.
+
+Per output and row, one running sum takes up a 32-bit word of the inputs at a time, in order: four digits (`vpdpbusd`,
+exact) or two bfloat16 (`vdpbf16ps`, which rounds as that instruction does). So a row's bits cannot depend on the rows
+beside it. Needs AVX-512 with VNNI or BF16: see `panels.readable`.
+
+Numba's disk cache knows the file of a kernel, not this one: after an edit here, `make clean-kernels`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from ghostkv.model.vector import F32_LANES, I32_LANES, LANES, broadcast, call, pointer
+
+PANEL = 3 * LANES  # outputs of a panel
+TILE_ROWS = 8  # with PANEL: 24 sums, as many as 32 registers can hold beside what they are made of
+WORD = 4  # bytes
+
+_I32 = ir.IntType(32)
+_I64 = ir.IntType(64)
+
+
+class _BFloat(ir.Type):
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
+_BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
+
+
+@intrinsic
+def multiply_tile(
+    typingctx: Any,
+    x: Any,
+    row: Any,
+    inputs: Any,
+    panels: Any,
+    panel: Any,
+    starts: Any,
+    start: Any,
+    sums: Any,
+    to: Any,
+    count: Any,
+) -> Any:
+    """Inner products of `count` rows, 1 to 8, with the outputs of a panel.
+
+    sums[to + 48 i + j] = starts[start + j] + sum over k of x[row + i * inputs + k] * the panel's weight [j, k].
+    x uint16 (bfloat16) or uint8; panels, of that type or int8, hold [inputs / n][48][n], n elements being a word;
+    `panel` is where one begins. sums float32 or int32, starts None (0) or int32.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _Tile(context, builder, signature.args, args).emit()
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    return types.none(x, i64, i64, panels, i64, starts, i64, sums, i64, i64), generate
+
+
+class _Tile:
+    """Emits the loop for each number of rows, and the jump to the one that is asked for."""
+
+    def __init__(self, context: Any, builder: Any, kinds: Any, args: Any) -> None:
+        self.context, self.builder, self.kinds, self.args = context, builder, kinds, args
+        self.floats = kinds[7].dtype == types.float32
+        self.lanes = F32_LANES if self.floats else I32_LANES
+        self.per_word = WORD * 8 // kinds[0].dtype.bitwidth
+
+    def emit(self) -> None:
+        builder = self.builder
+        done = builder.append_basic_block("tile.done")
+        jump = builder.switch(self.args[9], done)
+        words = None
+        for rows in range(1, TILE_ROWS + 1):
+            block = builder.append_basic_block(f"tile.{rows}")
+            jump.add_case(_I64(rows), block)
+            builder.position_at_end(block)
+            words = builder.udiv(self.args[2], _I64(self.per_word))
+            self._loop(rows, words)
+            builder.branch(done)
+        builder.position_at_end(done)
+
+    def _loop(self, rows: int, words: Any) -> None:
+        builder, before = self.builder, self.builder.block
+        first = [self._start(part) for part in range(PANEL // LANES)]
+        loop, after = builder.append_basic_block("tile.loop"), builder.append_basic_block("tile.after")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        word = builder.phi(_I64)
+        word.add_incoming(_I64(0), before)
+        totals = [[builder.phi(self.lanes) for _ in first] for _ in range(rows)]
+        for row in totals:
+            for total, value in zip(row, first):
+                total.add_incoming(value, before)
+        weights = [self._weights(word, part) for part in range(len(first))]
+        following = builder.add(word, _I64(1))
+        word.add_incoming(following, loop)
+        sums = []
+        for index, row in enumerate(totals):
+            inputs = self._inputs(index, word)
+            sums.append([self._multiply(total, inputs, weight) for total, weight in zip(row, weights)])
+            for total, value in zip(row, sums[-1]):
+                total.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_unsigned("<", following, words), loop, after)
+        builder.position_at_end(after)
+        for index, row in enumerate(sums):
+            for part, value in enumerate(row):
+                at = builder.add(self.args[8], _I64(index * PANEL + part * LANES))
+                builder.store(value, self._pointer(7, at, self.lanes), align=WORD)
+
+    def _start(self, part: int) -> Any:
+        if self.kinds[5] == types.none:
+            return ir.Constant(self.lanes, [0.0 if self.floats else 0] * LANES)
+        at = self.builder.add(self.args[6], _I64(part * LANES))
+        return self.builder.load(self._pointer(5, at, self.lanes), align=WORD)
+
+    def _weights(self, word: Any, part: int) -> Any:
+        builder = self.builder
+        at = builder.mul(builder.add(builder.mul(word, _I64(PANEL)), _I64(part * LANES)), _I64(self.per_word))
+        place = self._pointer(3, builder.add(self.args[4], at), I32_LANES)
+        return builder.load(place, align=1)
+
+    def _inputs(self, row: int, word: Any) -> Any:
+        """The word of one row in all lanes."""
+        builder = self.builder
+        at = builder.add(builder.mul(self.args[2], _I64(row)), builder.mul(word, _I64(self.per_word)))
+        scalar = builder.load(self._pointer(0, builder.add(self.args[1], at), _I32), align=1)
+        return broadcast(builder, scalar, I32_LANES)
+
+    def _multiply(self, total: Any, inputs: Any, weights: Any) -> Any:
+        name, kind = "vpdpbusd", _BYTES
+        if self.floats:
+            name, kind = "dpbf16ps", _PAIRS
+        family = "avx512bf16" if self.floats else "avx512"
+        pair = [self.builder.bitcast(value, kind) for value in (inputs, weights)]
+        return call(self.builder, f"llvm.x86.{family}.{name}.512", self.lanes, [total, *pair])
+
+    def _pointer(self, index: int, offset: Any, vector: Any) -> Any:
+        return pointer(self.context, self.builder, self.kinds[index], self.args[index], offset, vector)
