@@ -43,7 +43,9 @@ class Recording(ScriptedBackend):
 
 
 def turn(messages: Sequence[Message], **fields: Any) -> Turn:
-    return replace(Turn("t", Sampling(temperature=0.0), max_tokens=210, messages=tuple(messages)), **fields)
+    return replace(
+        Turn("t", Sampling(temperature=0.0), max_tokens=210, messages=tuple(messages), residency="segment"), **fields
+    )
 
 
 def context(residency: Segment = BYTES) -> TurnContext:

@@ -55,7 +55,7 @@ def test_generate_forms_of_the_prompt(model: str, tmp_path: Path) -> None:
     ]
     assert [result.exit_code for result in results] == [0, 0, 0]
     assert len({result.stdout for result in results}) == 1
-    assert "segment: exact; 1 segment; " in results[0].stderr
+    assert "auto: exact; 1 segment; " in results[0].stderr
     assert "+ 12 tokens" in results[0].stderr
     raw = run("generate", "hello", "--raw", *options)
     assert raw.exit_code == 0
@@ -64,7 +64,7 @@ def test_generate_forms_of_the_prompt(model: str, tmp_path: Path) -> None:
 
 def test_generate_writes_a_trace(model: str, tmp_path: Path) -> None:
     trace = tmp_path / "t.jsonl"
-    lengths = ["--max-tokens", "300", "--min-tokens", "300"]
+    lengths = ["--max-tokens", "300", "--min-tokens", "300", "--residency", "segment"]
     result = run("generate", "hello", "--model", model, "--trace", str(trace), *lengths, *SMALL)
     assert result.exit_code == 0
     assert "not exact" in result.stderr

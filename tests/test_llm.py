@@ -45,11 +45,15 @@ def test_generate_is_a_conversation_of_one_message(llm: LLM) -> None:
 
 
 def test_residency(llm: LLM) -> None:
-    segment = llm.generate("hello", max_tokens=400, temperature=0, ignore_eos=True)
+    segment = llm.generate("hello", max_tokens=400, temperature=0, ignore_eos=True, residency="segment")
+    default = llm.generate("hello", max_tokens=400, temperature=0, ignore_eos=True)
     full = llm.generate("hello", max_tokens=400, temperature=0, ignore_eos=True, residency="full")
     assert len(segment.segments) > 1
     assert not segment.exact
     assert (len(full.segments), full.exact) == (1, True)
+    assert (default.text, default.exact, default.residency) == (full.text, True, "auto")
+    again = llm.generate("hello", max_tokens=400, temperature=0, ignore_eos=True, replay=default.flushes)
+    assert again.text == full.text
     first = segment.segments[0].usage.generated_tokens
     assert [token.id for token in full.tokens[:first]] == [token.id for token in segment.tokens[:first]]
 
@@ -115,7 +119,7 @@ def test_refusals_name_the_option(llm: LLM) -> None:
 def test_settings_that_cannot_work(path: Path) -> None:
     with pytest.raises(ConfigError, match="not a size"):
         LLM(str(path), kv_budget="much")
-    with pytest.raises(ConfigError, match="residency 'segment' needs at least"):
+    with pytest.raises(ConfigError, match="residency 'auto' needs at least"):
         LLM(str(path), kv_budget="64KiB")
     with pytest.raises(ConfigError, match="threads"):
         LLM(str(path), threads=-1)

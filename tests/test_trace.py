@@ -69,4 +69,4 @@ def test_lines(tmp_path: Path) -> None:
     assert [line["kind"] for line in lines] == ["header", *["step"] * 6, *["segment"] * 2]
     assert lines[0]["kv_budget"] == 640
     assert lines[-1]["usage"]["cached_tokens"] == 16
-    assert lines[-1]["boundary"] == {"kind": "line", "decision": "flush"}
+    assert (lines[-1]["boundary"]["kind"], lines[-1]["boundary"]["decision"]) == ("line", "flush")

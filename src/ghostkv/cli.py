@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from ghostkv import evals, explain, service, tools
+from ghostkv import evals, explain, service, simulate, tools
 from ghostkv.errors import GhostError
 from ghostkv.options import (
     DEFAULTS,
@@ -26,6 +26,7 @@ from ghostkv.options import (
     Threads,
     TopP,
 )
+from ghostkv.residency import DEFAULT_RESIDENCY
 from ghostkv.startup import pause_collection
 
 
@@ -44,6 +45,7 @@ app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, help="
 app.command()(tools.verify)
 app.command()(explain.explain)
 app.command()(service.serve)
+app.command()(simulate.sim)
 app.add_typer(tools.models, name="models")
 app.add_typer(tools.bench, name="bench")
 app.add_typer(tools.keys, name="keys")
@@ -70,7 +72,7 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from standard input.")] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     model: Model = "smollm2",
-    residency: Residency = "segment",
+    residency: Residency = DEFAULT_RESIDENCY,
     kv_budget: Budget = "512MiB",
     max_tokens: MaxTokens = 0,
     min_tokens: Annotated[int, typer.Option(min=0, help="Shortest answer.")] = 0,
@@ -125,7 +127,7 @@ def generate(
 @app.command()
 def chat(
     model: Model = "smollm2",
-    residency: Residency = "segment",
+    residency: Residency = DEFAULT_RESIDENCY,
     kv_budget: Budget = "512MiB",
     max_tokens: MaxTokens = 0,
     temperature: Temperature = 0.8,

@@ -49,6 +49,8 @@ class EngineConfig:
     """Tokens computed in one step, decodes first, the rest prefill."""
     max_waiting: int = 1024
     """Requests that may wait in line; one more is refused with 429."""
+    max_wait_s: float = 10.0
+    """Seconds that a request waits in line before sessions take turns, segment by segment (residency `auto`)."""
     default_max_tokens: int = 4096
     """Answer length where the request gives none (at most what the context leaves)."""
     max_session_tokens: int = 131_072

@@ -12,12 +12,11 @@ from ghostkv.config import EngineConfig, parse_bytes
 from ghostkv.engine.drafter import drafter
 from ghostkv.engine.stats import StepTrace
 from ghostkv.errors import ConfigError
-from ghostkv.residency import policy
+from ghostkv.residency import DEFAULT_RESIDENCY, policy
 from ghostkv.session.fit import check_pool
 from ghostkv.session.fleet import Fleet
 from ghostkv.session.worker import Worker
 
-DEFAULT_RESIDENCY = "segment"
 _DTYPES = ("bfloat16", "float32", "int8")  # that may stand after a model's name
 
 
@@ -33,6 +32,7 @@ class Settings(TypedDict, total=False):
     default_max_tokens: int
     max_session_tokens: int
     max_waiting: int
+    max_wait_s: float  # seconds in line until sessions take turns
 
 
 def engine_config(**settings: Unpack[Settings]) -> EngineConfig:
@@ -43,6 +43,8 @@ def engine_config(**settings: Unpack[Settings]) -> EngineConfig:
     for name in ("default_max_tokens", "max_session_tokens", "max_waiting"):
         if given.get(name, 1) < 1:
             raise ConfigError(f"{name} must be at least 1, not {given[name]}")
+    if not given.get("max_wait_s", 0.0) >= 0:  # true for NaN as well
+        raise ConfigError(f"max_wait_s must be at least 0 seconds, not {given['max_wait_s']}")
     if given.get("threads", 0) < 0:
         raise ConfigError(f"threads must be at least 0, not {given['threads']}")
     config = EngineConfig(**given)

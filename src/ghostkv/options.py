@@ -13,7 +13,7 @@ SERVER_DEFAULTS = ServerConfig()
 
 Model = Annotated[str, typer.Option(help="A known name (pulled if absent), a .gguf file or a Hugging Face directory.")]
 Plan = Annotated[str | None, typer.Option(help="auto, model, or a JSON file: answer in parts.")]
-Residency = Annotated[str, typer.Option(help="Residency policy: segment, full or sink_window.")]
+Residency = Annotated[str, typer.Option(help="Residency policy: auto, full, segment or sink_window.")]
 Budget = Annotated[str, typer.Option(help="Size of the KV pool, e.g. 96MiB.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16, float32 or int8.")]
 KVDtype = Annotated[str, typer.Option(help="Of the KV pool: auto (as --dtype says), or int8 for 1.9 x the tokens.")]

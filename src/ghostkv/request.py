@@ -213,6 +213,13 @@ class BoundaryView:
     unreserved: int  # output tokens still allowed for which no slot is reserved
     free_blocks: int  # free or evictable
     waiting: int  # requests in line
+    reserved: int = 0  # output tokens that still fit into what is reserved
+    gain: float = 0.0  # see `engine.controller.Controller.gain`; 0.0 where flushing frees nothing that is wanted
+    waited_s: float = 0.0  # that the request longest in line has waited
+    max_wait_s: float = 0.0  # that a request should wait at most while others have their turn
+    turns: float = 0.0  # flushes whose only gain is somebody's turn, that the time spent so far pays for
+    repeatable: bool = False  # its client asked for an answer that can be had again
+    others: int = 0  # running requests that may be flushed instead, none of them repeatable
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +324,9 @@ class SegmentRequest:
     begun: bool = False  # part of an answer of which another request has begun: a full line does not turn it away
     grammar: Grammar | None = None  # what the output must match from its first token on; then nothing is flushed
     scores: PromptScores | None = None
+    account: str = ""  # whom it is charged to: its tenant, whatever group that shares blocks with
+    flushed_prompt: int = 0  # tokens it would go on from if flushed at its next boundary; 0: that is never weighed
+    repeatable: bool = False  # greedy, or with a seed that its client chose: flushed after others
 
     @property
     def domain(self) -> str:
@@ -339,6 +349,11 @@ class BoundaryMark:
 
     kind: str
     decision: Decision
+    reason: str = ""  # of a flush: "policy", or what kept it from going on: "memory", "context", "prompt"
+    at: int = 0  # output tokens of the session so far
+    gain: float = 0.0  # that a flush was predicted to give; see `engine.controller.Controller.gain`
+    waited_s: float = 0.0  # that the request longest in line had waited
+    waiting: int = 0  # requests in line
 
 
 @dataclass(frozen=True, slots=True)

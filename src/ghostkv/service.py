@@ -65,6 +65,12 @@ def serve(
     max_waiting_tokens: Annotated[
         int, typer.Option(min=1, help="Tokens of their prompts and longest answers together; more are refused too.")
     ] = SERVER_DEFAULTS.max_waiting_tokens,
+    max_wait: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Whoever waits so long gets a turn: residency auto then flushes at boundaries."
+        ),
+    ] = DEFAULTS.max_wait_s,
     max_deadline: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Most that an answer may take; also where it names no deadline."),
@@ -113,6 +119,7 @@ def serve(
         default_max_tokens=default_max_tokens,
         max_session_tokens=max_session_tokens,
         max_waiting=max_waiting,
+        max_wait_s=max_wait,
     )
     limits = ServerConfig(
         max_waiting_tokens=max_waiting_tokens,

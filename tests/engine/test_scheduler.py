@@ -252,7 +252,8 @@ def test_the_strongest_verdict_wins(rules: tuple[Rule, ...], reason: FinishReaso
     deltas = bench.all()
     assert deltas[-1].finish is not None and deltas[-1].finish.reason is reason
     assert text_of(deltas) == text
-    expected = BoundaryMark("fixed" if rules else "cap", Decision.FLUSH) if reason is FinishReason.FLUSH else None
+    kind = "fixed" if rules else "cap"
+    expected = BoundaryMark(kind, Decision.FLUSH, "policy", at=3) if reason is FinishReason.FLUSH else None
     assert deltas[-1].boundary == expected
 
 
@@ -297,9 +298,11 @@ def test_kept_boundaries_extend_the_reservation_only_when_it_is_used_up() -> Non
     assert marks == [(5, "fixed", Decision.KEEP), (16, "fixed", Decision.KEEP), (32, "cap", Decision.KEEP)]
     assert [trace.live_blocks for trace in bench.traces] == [1] * 16 + [2] * 16 + [3] * 8
     assert residency.seen == [
-        BoundaryView("fixed", resident=5, generated=5, unreserved=24, free_blocks=2, waiting=0),
-        BoundaryView("fixed", resident=16, generated=16, unreserved=24, free_blocks=2, waiting=0),
-        BoundaryView("cap", resident=32, generated=32, unreserved=8, free_blocks=1, waiting=0),
+        BoundaryView(
+            "fixed", resident=5, generated=5, unreserved=24, free_blocks=2, waiting=0, reserved=11, max_wait_s=10
+        ),
+        BoundaryView("fixed", 16, generated=16, unreserved=24, free_blocks=2, waiting=0, max_wait_s=10),
+        BoundaryView("cap", 32, generated=32, unreserved=8, free_blocks=1, waiting=0, max_wait_s=10),
     ]
 
 
@@ -308,8 +311,8 @@ def test_what_cannot_be_extended_is_flushed() -> None:
     bench.engine.add(request(remaining=40, residency=FixedResidency(Decision.KEEP, block=16)))
     deltas = bench.all()
     assert len(deltas) == 32
-    assert deltas[15].boundary == BoundaryMark("cap", Decision.KEEP)
-    assert deltas[31].boundary == BoundaryMark("cap", Decision.FLUSH)
+    assert deltas[15].boundary == BoundaryMark("cap", Decision.KEEP, at=16)
+    assert deltas[31].boundary == BoundaryMark("cap", Decision.FLUSH, "memory", at=32)
     finish = deltas[31].finish
     assert finish is not None and finish.reason is FinishReason.FLUSH and finish.state.emitted == 32
     assert finish.usage.resident_tokens == 32  # prompt 1 + 31: the last token was never an input
@@ -319,8 +322,8 @@ def test_no_extension_beyond_the_context() -> None:
     bench = Bench("x" * 40, max_context=21)
     bench.engine.add(request(remaining=40, residency=FixedResidency(Decision.KEEP, block=16)))
     deltas = bench.all()
-    assert len(deltas) == 20 and deltas[15].boundary == BoundaryMark("cap", Decision.KEEP)
-    assert deltas[-1].boundary == BoundaryMark("cap", Decision.FLUSH)
+    assert len(deltas) == 20 and deltas[15].boundary == BoundaryMark("cap", Decision.KEEP, at=16)
+    assert deltas[-1].boundary == BoundaryMark("cap", Decision.FLUSH, "context", at=20)
 
 
 def test_a_flush_leaves_full_blocks_behind_and_returns_the_state() -> None:

@@ -26,8 +26,9 @@ from ghostkv.engine.admission import Limits
 from ghostkv.engine.drafter import Drafts, PromptLookup
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
-from ghostkv.engine.speculation import Speculation, StepCost
+from ghostkv.engine.speculation import Speculation
 from ghostkv.engine.stats import StepTrace
+from ghostkv.engine.step_cost import StepCost
 from ghostkv.kv.pool import BlockPool
 from ghostkv.request import Decision, Delta, GenerationState, Rule, Sampling, SegmentRequest, Window
 from ghostkv.step import Draw

@@ -47,7 +47,7 @@ def test_a_reply_has_what_clients_read(scripted: Scripted) -> None:
     said = (reply.model_extra or {})["ghostkv"]
     assert said.pop("payload_bytes") > 0
     assert said.pop("resident_tokens") == reply.usage.total_tokens - 1
-    assert (said.pop("exact"), said.pop("residency"), said.pop("segments")) == (True, "segment", 1)
+    assert (said.pop("exact"), said.pop("residency"), said.pop("segments")) == (True, "auto", 1)
     assert (said.pop("version"), said.pop("decisions"), len(said.pop("request_digest"))) == (1, [], 64)
     assert set(said.values()) == {0}  # nothing unseen, carried, recalled, condensed or dropped
     again = service.client.chat.completions.create(model="scripted", messages=HI)
@@ -239,6 +239,7 @@ def test_an_answer_of_many_segments(scripted: Scripted) -> None:
     """A session past the context, and what the reply says about it; `full` keeps and refuses what does not fit."""
     service = scripted(saying("word " * 400))
     body: dict[str, Any] = {"model": "scripted", "messages": HI, "max_tokens": 900, "ignore_eos": True, "seed": 1}
+    body |= {"ghostkv": {"residency": "segment"}}
     reply = service.http.post("/v1/chat/completions", json=body).json()
     assert reply["usage"]["completion_tokens"] == 900
     assert reply["ghostkv"]["segments"] > 3

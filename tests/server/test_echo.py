@@ -40,7 +40,7 @@ def test_echo_comes_before_the_answer(small: Service, form: str) -> None:
     assert echoed["choices"][0]["text"] == TEXT + plain["choices"][0]["text"]
     assert echoed["choices"][0]["logprobs"] is None
     assert echoed["usage"]["completion_tokens"] == 4
-    assert echoed["ghostkv"]["residency"] == "segment"
+    assert echoed["ghostkv"]["residency"] == "auto"
 
 
 def test_special_tokens_of_the_prompt_are_not_text(small: Service) -> None:
@@ -124,7 +124,7 @@ def test_the_client_is_the_openai_one(small: Service) -> None:
 
 def test_another_residency_is_refused_where_it_was_asked_for(small: Service) -> None:
     body = BODY | {"echo": True, "logprobs": 0}
-    for residency in ("segment", "sink_window"):
+    for residency in ("auto", "segment", "sink_window"):
         reply = small.http.post("/v1/completions", json=body | {"ghostkv": {"residency": residency}})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "ghostkv.residency")
     assert post(small, body | {"ghostkv": {"residency": "full"}})["ghostkv"]["residency"] == "full"

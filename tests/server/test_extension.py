@@ -62,7 +62,8 @@ def test_what_the_server_refuses_does_not(small: Service, wrong: object) -> None
 
 def test_replies_match_the_schema_on_every_endpoint(small: Service) -> None:
     long = {"max_tokens": 300, "ignore_eos": True}
-    chat = reply(small, CHAT | long)["ghostkv"]
+    chat = reply(small, CHAT | long | {"ghostkv": {"residency": "segment"}})["ghostkv"]
+    kept = reply(small, CHAT | long)["ghostkv"]
     completion = small.http.post(
         "/v1/completions", json={"model": "small", "prompt": "hi", "max_tokens": 3, "n": 2}
     ).json()["ghostkv"]
@@ -71,13 +72,14 @@ def test_replies_match_the_schema_on_every_endpoint(small: Service) -> None:
     with small.http.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as stream:
         lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: {")]
     streamed = next(chunk["ghostkv"] for chunk in map(json.loads, lines) if "ghostkv" in chunk)
-    for found in (chat, completion, response["ghostkv"], planned, streamed):
+    for found in (chat, completion, response["ghostkv"], planned, streamed, kept):
         side("reply").validate(found)
         assert found["version"] == VERSION
     assert chat["segments"] > 1
     assert [mark["decision"] for mark in chat["decisions"]] == ["flush"] * (chat["segments"] - 1)
     assert 150 * len(chat["decisions"]) <= chat["archived_tokens"] < 300
     assert not chat["exact"] and chat["rehydrated_tokens"] > 0
+    assert kept["exact"] and {(mark["decision"], mark["reason"]) for mark in kept["decisions"]} == {("keep", "")}
     assert completion["decisions"] == [] and completion["archived_tokens"] == 0 and completion["exact"]
 
 
@@ -90,7 +92,8 @@ def test_the_digest_is_of_what_determines_the_answer(small: Service) -> None:
         {"user": "me"},
         {"stop": None},
         {"n": 1},
-        {"ghostkv": {"residency": "segment", "deadline_s": 60}},
+        {"ghostkv": {"residency": "auto", "deadline_s": 60}},
+        {"ghostkv": {"replay": []}},
     ]
     assert {digest(**changes) for changes in same} == {base}
     other: list[dict[str, Any]] = [
@@ -105,6 +108,8 @@ def test_the_digest_is_of_what_determines_the_answer(small: Service) -> None:
         {"logit_bias": {"65": 1}},
         {"n": 2},
         {"ghostkv": {"residency": "full"}},
+        {"ghostkv": {"residency": "segment"}},
+        {"ghostkv": {"replay": [{"at": 3, "decision": "flush"}]}},
         {"ghostkv": {"payload_budget": 8192}},
         {"ghostkv": {"regex": "a|b"}},
         {"ghostkv": {"regex": "a|c"}},
@@ -118,7 +123,7 @@ def test_the_digest_is_of_what_determines_the_answer(small: Service) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"max_tokens": 151}, "150"),
+        ({"max_tokens": 151, "ghostkv": {"residency": "segment"}}, "150"),
         ({"ghostkv": {"residency": "sink_window"}}, "loses sight"),
         ({"ghostkv": {"plan": "auto"}}, "plan"),
         ({"ghostkv": {"long_prompt": "condense"}}, "condense"),
@@ -134,7 +139,7 @@ def test_strict_refuses_what_may_not_be_exact(small: Service, body: dict[str, An
 
 
 def test_strict_answers_are_exact(small: Service) -> None:
-    for tokens, residency in ((150, "segment"), (300, "full")):
+    for tokens, residency in ((150, "segment"), (300, "full"), (300, "auto")):
         asked = {"strict": True, "residency": residency}
         found = reply(small, CHAT | {"max_tokens": tokens, "ignore_eos": True, "ghostkv": asked})
         assert found["ghostkv"]["exact"]
@@ -144,9 +149,11 @@ def test_strict_answers_are_exact(small: Service) -> None:
 def test_strict_refuses_a_prompt_that_would_lose_its_early_turns(small: Service) -> None:
     turns = [{"role": role, "content": f"{role} {i} " * 8} for i in range(3) for role in ("user", "assistant")]
     body = CHAT | {"messages": [*turns, {"role": "user", "content": "hi"}]}
-    assert not reply(small, body)["ghostkv"]["exact"]
+    segment = {"residency": "segment"}
+    assert not reply(small, body | {"ghostkv": segment})["ghostkv"]["exact"]
     for stream in (False, True):
-        found = small.http.post("/v1/chat/completions", json=body | {"stream": stream, "ghostkv": {"strict": True}})
+        asked = {"stream": stream, "ghostkv": segment | {"strict": True}}
+        found = small.http.post("/v1/chat/completions", json=body | asked)
         assert (found.status_code, found.json()["error"]["param"]) == (400, "ghostkv.strict")
     assert reply(small, body | {"ghostkv": {"strict": True, "residency": "full"}})["ghostkv"]["exact"]
 

@@ -48,7 +48,7 @@ def test_the_official_client_parses_models(small: Service) -> None:
         assert reply.choices[0].finish_reason == "stop"
         parsed.append(reply.choices[0].message.parsed)
         said = (reply.model_extra or {})["ghostkv"]
-        assert (said["exact"], said["segments"], said["residency"]) == (True, 1, "segment")
+        assert (said["exact"], said["segments"], said["residency"]) == (True, 1, "auto")
     assert all(isinstance(ship, Ship) for ship in parsed)
     assert len({str(ship) for ship in parsed}) == 3
 

@@ -334,7 +334,7 @@ def test_nothing_is_flushed_inside_a_call(random_model: Service) -> None:
     )
     said = (reply.model_extra or {})["ghostkv"]
     assert reply.usage is not None and reply.usage.completion_tokens > 192  # more than one segment of plain text
-    assert (said["residency"], said["segments"]) == ("segment", 1)
+    assert (said["residency"], said["segments"]) == ("auto", 1)
 
 
 def test_what_is_said_beside_calls_may_have_a_structure(random_model: Service) -> None:

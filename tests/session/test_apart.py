@@ -51,7 +51,14 @@ class Site:
         said = ("The harbour has 12 lamps.", "Noted.", "The keeper is Ada Lamb.", "Noted.", "Tell me more.")
         # New objects each time, as each request brings its own.
         messages = tuple(Message(("user", "assistant")[at % 2], "".join(text)) for at, text in enumerate(said))
-        turn = Turn(f"{tenant}{sum(before.values())}", Sampling(temperature=0.0), 400, messages, tenant=tenant)
+        turn = Turn(
+            f"{tenant}{sum(before.values())}",
+            Sampling(temperature=0.0),
+            400,
+            messages,
+            residency="segment",
+            tenant=tenant,
+        )
 
         async def run() -> int:
             found = [event async for event in self.worker.run(self.worker.checked(turn))]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fakes import fake_capabilities
 from ghostkv.errors import ConfigError, ContextLengthExceeded
 from ghostkv.residency import policy
-from ghostkv.session.fit import allowance, check_pool, check_turn, pool_tokens
+from ghostkv.session.fit import check_pool, check_turn, pool_tokens
 
 FULL, SEGMENT = policy("full"), policy("segment")
 
@@ -105,7 +105,7 @@ def test_what_is_accepted_fits_in_every_segment(
         remaining = answer - emitted
         reserved = SEGMENT.reserve(remaining)
         least = min(budget.tail, emitted)
-        allowed = allowance(budget, room, head=head, remaining=remaining)
+        allowed = budget.allowance(head=head, remaining=remaining, context=room.max_context)
         assert allowed >= head + least  # claims 1 to 3 always fit
         kept = min(earlier, allowed - head - least)
         prompt = head + kept + min(emitted, allowed - head - kept)  # what no exchange takes makes the tail longer

@@ -28,7 +28,9 @@ from ghostkv.session.worker import Worker
 CONFIG = EngineConfig(dtype="float32", kv_budget=4 * 2**20, max_sequences=16, step_tokens=64)
 LIGHT = (Message("user", "tell me how it went, and then how it went on"),)
 DENSE = (Message("user", "Mass: 312 kg\nSeal: 88-GH-20\nDue: 12 May 2031"),)
-TURN = Turn("t", Sampling(temperature=0.9, seed=9), max_tokens=450, messages=LIGHT, ignore_eos=True)
+TURN = Turn(
+    "t", Sampling(temperature=0.9, seed=9), max_tokens=450, messages=LIGHT, residency="segment", ignore_eos=True
+)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 def test_counters_say_what_the_reply_says(scripted: Scripted) -> None:
     service = scripted(WITHOUT_END)
     before = Scrape.of(service.http)
-    body = chat(service, max_tokens=500).json()
+    body = chat(service, max_tokens=500, ghostkv={"residency": "segment"}).json()
     after, own = Scrape.of(service.http), body["ghostkv"]
     assert own["segments"] >= 3 and own["rehydrated_tokens"] > 0  # else it proves nothing
     for name, value in {

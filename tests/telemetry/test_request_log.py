@@ -40,7 +40,9 @@ def test_a_line_of_json_for_each_request(scripted: Scripted, lines: Any) -> None
     service = scripted(saying("word " * 2000), seconds=0.0005)
     written = lines(LogFormat.JSON)
     reply = service.http.post(
-        "/v1/chat/completions", json=BODY | {"max_tokens": 400, "n": 2}, headers={"x-request-id": "mine"}
+        "/v1/chat/completions",
+        json=BODY | {"max_tokens": 400, "n": 2, "ghostkv": {"residency": "segment"}},
+        headers={"x-request-id": "mine"},
     )
     service.http.post("/v1/chat/completions", json=BODY | {"model": SECRET}, headers={"x-request-id": "other"})
     service.http.get("/health")

@@ -19,6 +19,7 @@ class Limits:
     max_sequences: int = 128  # requests that may run in one step
     step_tokens: int = 512  # tokens computed in one step
     max_waiting: int = 1024  # requests that may wait in line
+    max_wait_s: float = 10.0  # then what runs makes room for what waits
 
     def __post_init__(self) -> None:
         if self.max_context < 2 or self.max_sequences < 1 or self.max_waiting < 1:
@@ -31,7 +32,7 @@ class Limits:
     @classmethod
     def of(cls, config: EngineConfig, max_context: int) -> Limits:
         """The limits that a configuration and a model give."""
-        return cls(max_context, config.max_sequences, config.step_tokens, config.max_waiting)
+        return cls(max_context, config.max_sequences, config.step_tokens, config.max_waiting, config.max_wait_s)
 
 
 def reservation(request: SegmentRequest) -> int:

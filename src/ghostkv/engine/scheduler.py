@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain, islice, zip_longest
 
 from ghostkv.engine.admission import Limits, check_fits, check_line, reservation
+from ghostkv.engine.controller import Controller, Outlook, Pressure
 from ghostkv.engine.order import Line, by_phase
 from ghostkv.engine.sequence import Sequence
 from ghostkv.engine.speculation import Speculation
@@ -36,9 +37,11 @@ from ghostkv.request import (
 )
 from ghostkv.step import Row, StepPlan, StepResult
 
+_SMALLEST_SEGMENT = 128  # tokens of a short question and the least that is reserved for its answer
+
 
 class Scheduler:
-    """Continuous batching over a block pool: decodes first, chunked prefill, first come first served."""
+    """Continuous batching over a block pool: decodes first, chunked prefill, tenants by what they were served."""
 
     def __init__(
         self, pool: BlockPool, limits: Limits, detokenizer: Detokenizer, speculation: Speculation | None = None
@@ -48,10 +51,12 @@ class Scheduler:
         self.speculation = speculation or Speculation()
         self.waits_for_memory = 0  # requests that were first in line and had to wait because blocks were missing
         self._detokenizer = detokenizer
-        self._line = Line()
+        self._line = Line(limits.max_wait_s)
+        self._controller = Controller(self.speculation.cost, pool.num_blocks, limits.max_sequences)
+        self._owed = 0  # blocks that are promised beyond reservations
         self._running: dict[str, Sequence] = {}  # in order of admission
         self._step = 0  # index of the next plan
-        self._decode_rows = self._drafted = 0  # of the latest plan
+        self._decode_rows = self._drafted = self._read = 0  # of the latest plan; tokens that its decoding rows see
 
     @property
     def idle(self) -> bool:
@@ -104,6 +109,7 @@ class Scheduler:
         room = min(budget, self.limits.max_sequences - len(self._running))
         decodes = self.speculation.rows(decoding, sum(len(row.tokens) for row in prefills), room)
         self._decode_rows, self._drafted = len(decodes), sum(len(row.drafts) for row in decodes)
+        self._read = sum(row.start for row in decodes)
         rows = [*decodes, *prefills]
         if not rows:
             if not self.idle:
@@ -121,8 +127,12 @@ class Scheduler:
                 f"step {plan.index} with {draws} draws and {asked} rows to score is committed with "
                 f"{len(result.tokens)} tokens and {len(result.scored)} scores; the latest plan is step {self._step - 1}"
             )
-        if len(plan.rows) == self._decode_rows:
-            self.speculation.cost.observe(self._decode_rows + self._drafted, result.seconds)
+        prefill = sum(len(row.tokens) for row in plan.rows[self._decode_rows :])
+        rows = self._decode_rows + self._drafted
+        self.speculation.cost.observe(rows, result.seconds, prefill=prefill, read=self._read)
+        now = plan.now + result.seconds
+        if self._line.oldest(now) >= self.limits.max_wait_s:
+            self._controller.overdue(result.seconds)
         tokens, scores = iter(result.tokens), iter(result.scored)
         deltas: list[Delta] = []
         for row in plan.rows:
@@ -132,7 +142,7 @@ class Scheduler:
             if sequence is None:
                 continue  # cancelled while the step ran
             sequence.advance(row, result.seconds)
-            told = list(self._accept_run(sequence, row, drawn) if drawn else self._read(sequence))
+            told = list(self._accept_run(sequence, row, drawn, now) if drawn else self._read_on(sequence))
             if scored:
                 told[:1] = [replace(told[0] if told else Delta(row.request_id), prompt=scored)]
             deltas += told
@@ -147,41 +157,80 @@ class Scheduler:
     def _admissions(self, now: float) -> Iterator[Sequence]:
         """Admit from the line, one by one, as long as blocks and sequence slots allow."""
         while len(self._running) < self.limits.max_sequences:
-            waiting = self._line.head
+            waiting = self._line.head(now)
             if waiting is None:
                 return
             request = waiting.request
             reserved = reservation(request)
-            allocation = self._allocate(request, reserved)
+            owed = self._promise(request, len(request.prompt), 0, reserved)
+            allocation = self._allocate(request, reserved, self._owed + owed + self._held_back(request.account, now))
             if allocation is None:
                 if not waiting.short:  # tried again in every step, counted once
                     waiting.short = True
                     self.waits_for_memory += 1
                 return
             self._line.pop(request.id)
+            computed = len(request.prompt) - allocation.cached_tokens
+            self._line.started(request.account, computed)
+            if request.state.emitted:
+                self._controller.resumed(len(request.prompt), computed)
             queue_s, drafts = now - waiting.since, self.speculation.start()
             sequence = Sequence(request, allocation, reserved, queue_s, self._detokenizer, drafts)
             self._running[request.id] = sequence
+            self._owe(sequence, owed)
             yield sequence
 
-    def _allocate(self, request: SegmentRequest, reserved: int) -> Allocation | None:
+    def _allocate(self, request: SegmentRequest, reserved: int, spare: int) -> Allocation | None:
         """Blocks for the whole reservation, or for the window that the request sees through: None if there are none.
 
-        The token before the first one to be scored is always computed, as the last of a prompt is.
+        The token before the first one to be scored is always computed, as the last of a prompt is. `spare` blocks must
+        stay available to others; where nothing runs there are no others.
         """
+        if not self._running:
+            spare = 0
         window = request.residency.visible
         if window is not None:
-            return self.pool.admit_apart(Ring(window).blocks)
+            return self.pool.admit_apart(Ring(window).blocks, spare)
         prompt = request.prompt if request.scores is None else request.prompt[: request.scores.start]
-        return self.pool.admit(prompt, len(request.prompt) - len(prompt) + max(reserved, 1), request.domain)
+        reserve = len(request.prompt) - len(prompt) + max(reserved, 1)
+        return self.pool.admit(prompt, reserve, request.domain, spare)
 
-    def _read(self, sequence: Sequence) -> Iterator[Delta]:
+    def _promise(self, request: SegmentRequest, tokens: int, generated: int, reserved: int) -> int:
+        """Blocks beyond `reserved` output tokens that a request of `tokens` tokens is to find when it needs them.
+
+        All that is expected, where that is predicted to be faster than segments: then it will be kept, and whatever
+        else came in instead would only make it flush.
+        """
+        if not request.flushed_prompt or generated + reserved >= request.remaining:
+            return 0
+        left = self._controller.expected(request.state.emitted + generated, request.remaining - generated)
+        if left <= reserved:
+            return 0
+        outlook = Outlook(tokens, left, request.flushed_prompt, request.residency.reserve(request.remaining))
+        if not self._controller.whole_pays(outlook, self._pressure()):
+            return 0
+        return self.pool.blocks_for(tokens + left - 1) - self.pool.blocks_for(tokens + reserved - 1)
+
+    def _owe(self, sequence: Sequence, blocks: int) -> None:
+        self._owed += blocks - sequence.owed
+        sequence.owed = blocks
+
+    def _held_back(self, account: str, now: float) -> int:
+        """Blocks of one smallest segment, for a tenant that has nothing running and may come any moment."""
+        return self.pool.blocks_for(_SMALLEST_SEGMENT) if self._line.absent(account, now) else 0
+
+    def _pressure(self, now: float | None = None) -> Pressure:
+        head = None if now is None else self._line.head(now)
+        tokens = 0 if head is None else len(head.request.prompt) + reservation(head.request)
+        return Pressure(len(self._running), len(self._line), self._read, tokens)
+
+    def _read_on(self, sequence: Sequence) -> Iterator[Delta]:
         """Part of a prompt was read: nothing, or the end where nothing is to follow."""
         self._index(sequence)
         if sequence.decoding and not sequence.request.remaining:
             yield self._finish(sequence, FinishReason.LENGTH)
 
-    def _accept_run(self, sequence: Sequence, row: Row, drawn: tuple[Token, ...]) -> Iterator[Delta]:
+    def _accept_run(self, sequence: Sequence, row: Row, drawn: tuple[Token, ...], now: float) -> Iterator[Delta]:
         """The row's new tokens one by one, each as if it were the only one.
 
         The first is always new. One that follows a guess is, if the guess was drawn before it and the request goes on:
@@ -191,7 +240,8 @@ class Scheduler:
             sequence.drafts.learn([token.id for token in drawn])
         for token, guess in zip_longest(drawn, row.drafts):
             self._index(sequence)
-            delta = self._accept(sequence, token)
+            delta = self._accept(sequence, token, now)
+            self._line.chose(sequence.request.account, 1)
             yield delta
             if delta.finish is not None or token.id != guess:
                 return
@@ -202,7 +252,7 @@ class Scheduler:
         if sequence.ring is None:
             self.pool.commit_filled(sequence.allocation, sequence.tokens, sequence.filled)
 
-    def _accept(self, sequence: Sequence, token: Token) -> Delta:
+    def _accept(self, sequence: Sequence, token: Token, now: float) -> Delta:
         """One new token of one request: go on, cross a boundary, or finish."""
         request, gate = sequence.request, sequence.gate
         verdict = sequence.accept(token.id)
@@ -214,15 +264,18 @@ class Scheduler:
         if isinstance(verdict, Continue) and sequence.generated < sequence.reserved:
             return Delta(request.id, (token,), text)
         kind = verdict.kind if isinstance(verdict, Boundary) else "cap"
-        if self._decide(sequence, kind) is Decision.KEEP:
-            return Delta(request.id, (token,), text, BoundaryMark(kind, Decision.KEEP))
-        return self._finish(sequence, FinishReason.FLUSH, token, text, BoundaryMark(kind, Decision.FLUSH))
+        mark = self._decide(sequence, kind, now)
+        if mark.decision is Decision.KEEP:
+            return Delta(request.id, (token,), text, mark)
+        return self._finish(sequence, FinishReason.FLUSH, token, text, mark)
 
-    def _decide(self, sequence: Sequence, kind: str) -> Decision:
-        """Ask the policy; what it would keep is flushed where the reservation is used up and cannot be extended."""
+    def _decide(self, sequence: Sequence, kind: str, now: float) -> BoundaryMark:
+        """Ask the policy; what it would keep is flushed where the next segment finds no room."""
         request = sequence.request
         if request.grammar is not None:
-            return Decision.KEEP  # a structure is never flushed inside: all of it is reserved, see `check_fits`
+            # A structure is never flushed inside: all of it is reserved, see `check_fits`.
+            return BoundaryMark(kind, Decision.KEEP)
+        left, reserved = request.remaining - sequence.generated, sequence.reserved - sequence.generated
         view = BoundaryView(
             kind=kind,
             resident=sequence.resident,
@@ -230,16 +283,64 @@ class Scheduler:
             unreserved=request.remaining - sequence.reserved,
             free_blocks=self.pool.available,
             waiting=len(self._line),
+            reserved=reserved,
+            gain=self._gain(sequence, left, now),
+            waited_s=self._line.oldest(now),
+            max_wait_s=self.limits.max_wait_s,
+            turns=self._controller.turns(request.flushed_prompt) if request.flushed_prompt else 0.0,
+            repeatable=request.repeatable,
+            others=sum(self._yields(other) for other in self._running.values()) if request.repeatable else 0,
         )
         decision = request.residency.at_boundary(view)
-        if decision is Decision.FLUSH or sequence.generated < sequence.reserved:
-            return decision
-        left = request.remaining - sequence.generated
-        more = min(request.residency.reserve(left), left, self.limits.max_context - len(sequence.tokens))
-        if more < 1 or not self.pool.extend(sequence.allocation, more):
-            return Decision.FLUSH
-        sequence.reserved += more
-        return Decision.KEEP
+        reason = "policy" if decision is Decision.FLUSH else self._short_of(sequence, left, reserved, now)
+        if reason:
+            decision = Decision.FLUSH
+            if reason == "policy" and view.turns >= 1 and view.waited_s >= view.max_wait_s:
+                self._controller.took_turn(request.flushed_prompt)
+        return BoundaryMark(kind, decision, reason, sequence.emitted, view.gain, view.waited_s, view.waiting)
+
+    def _gain(self, sequence: Sequence, left: int, now: float) -> float:
+        request = sequence.request
+        if not request.flushed_prompt or not self._line:
+            return 0.0
+        likely = self._controller.expected(sequence.emitted, left)
+        outlook = Outlook(len(sequence.tokens), likely, request.flushed_prompt, request.residency.reserve(left))
+        return self._controller.gain(outlook, self._pressure(now))
+
+    def _to_go_on(self, sequence: Sequence) -> int:
+        """Blocks beyond its own that a request needs to go on from its next flush."""
+        request, left = sequence.request, sequence.request.remaining - sequence.reserved
+        if not request.flushed_prompt or sequence.owed or left < 1:
+            return 0
+        needed = self.pool.blocks_for(request.flushed_prompt + request.residency.reserve(left))
+        return max(0, needed - self.pool.blocks_for(sequence.prompt_tokens + sequence.reserved - 1))
+
+    def _yields(self, sequence: Sequence) -> bool:
+        """Whether a request may be flushed before those that must be repeatable."""
+        return bool(sequence.request.flushed_prompt) and not sequence.request.repeatable
+
+    def _short_of(self, sequence: Sequence, left: int, reserved: int, now: float) -> str:
+        """Reserve the next segment of a request that is kept; what is missing for that, "" if nothing is.
+
+        Where flushing is weighed that is done at the boundary, so that text is cut there and not where a reservation
+        happens to end; else when the reservation is used up.
+        """
+        request = sequence.request
+        if reserved and not request.flushed_prompt:
+            return ""
+        more = min(request.residency.reserve(left), left) - reserved
+        room = self.limits.max_context - sequence.prompt_tokens - sequence.reserved
+        if more > room and (request.flushed_prompt or room < 1):
+            return "context"
+        more = min(more, room)
+        spare = self._owed - sequence.owed + self._held_back(request.account, now)
+        if request.flushed_prompt and not sequence.owed:
+            spare += sum(self._to_go_on(other) for other in self._running.values() if other is not sequence)
+        if more > 0 and not self.pool.extend(sequence.allocation, more, spare if len(self._running) > 1 else 0):
+            return "memory"
+        sequence.reserved += max(more, 0)
+        self._owe(sequence, self._promise(request, len(sequence.tokens), sequence.generated, reserved + max(more, 0)))
+        return ""
 
     def _finish(
         self,
@@ -251,5 +352,10 @@ class Scheduler:
     ) -> Delta:
         del self._running[sequence.request.id]
         self.pool.release(sequence.allocation)
+        self._line.ended(sequence.request.account)
+        self._owe(sequence, 0)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            begun = sequence.request.state.emitted
+            self._controller.ended(sequence.emitted, begun + sequence.request.remaining)
         finish = Finish(reason, sequence.state(), sequence.usage(), sequence.note)
         return Delta(sequence.request.id, () if token is None else (token,), text, boundary, finish)

@@ -36,6 +36,7 @@ class Sequence:
         "filled",
         "gate",
         "generated",
+        "owed",
         "prompt_tokens",
         "request",
         "reserved",
@@ -59,6 +60,7 @@ class Sequence:
         self.filled = allocation.cached_tokens  # leading tokens whose KV is in the pool
         self.generated = 0  # output tokens of this request
         self.reserved = reserved  # output tokens that the reservation allows
+        self.owed = 0  # blocks beyond it that others must leave to this request
         self.emitted = request.state.emitted  # output tokens of the session
         self.gate = TextGate(detokenizer, request.state)
         window = request.residency.visible

@@ -13,43 +13,8 @@ from dataclasses import dataclass, field
 
 from ghostkv.engine.drafter import Drafter, Drafts
 from ghostkv.engine.sequence import Sequence as Request
+from ghostkv.engine.step_cost import StepCost
 from ghostkv.step import Row
-
-_COST_MEMORY = 64  # steps over which their cost is averaged
-_PRIOR_ROW = 1 / 32  # seconds of a row per second of an empty step, where nothing is known; a CPU and a small model
-_PRIOR_WEIGHT = 4.0  # squared rows: how much the row counts of steps must vary to outweigh that
-
-
-class StepCost:
-    """Seconds of a step by its rows, as a line through what was measured: `base` + `row` for each.
-
-    Exponentially weighted least squares. Steps that all have the same number of rows say nothing about a row's cost, so
-    the slope is drawn towards a fixed share of the base with a small weight.
-    """
-
-    def __init__(self) -> None:
-        self._rows = self._seconds = self._variance = self._covariance = 0.0
-        self._weight = 1.0  # of the next observation
-
-    def observe(self, rows: int, seconds: float) -> None:
-        """A step of `rows` took `seconds`."""
-        weight = self._weight
-        self._weight = max(weight / (1 + weight), 1 / _COST_MEMORY)  # the plain mean until the memory is full
-        off_rows, off_seconds = rows - self._rows, seconds - self._seconds
-        self._rows += weight * off_rows
-        self._seconds += weight * off_seconds
-        self._variance += weight * ((1 - weight) * off_rows * off_rows - self._variance)
-        self._covariance += weight * ((1 - weight) * off_rows * off_seconds - self._covariance)
-
-    def line(self) -> tuple[float, float]:
-        """(base, row) in seconds, neither negative; (1, a fixed share) before the first step."""
-        mean = self._seconds
-        if mean <= 0:
-            return 1.0, _PRIOR_ROW
-        prior = mean * _PRIOR_ROW / (1 + _PRIOR_ROW * self._rows)
-        slope = (self._covariance + _PRIOR_WEIGHT * prior) / (self._variance + _PRIOR_WEIGHT)
-        row = min(max(slope, 0.0), mean / self._rows)
-        return mean - row * self._rows, row
 
 
 @dataclass(slots=True)

@@ -78,8 +78,10 @@ class BlockPool:
         """Blocks that cover `slots` token slots."""
         return -(-slots // self.block_tokens)
 
-    def admit(self, prompt: Sequence[int], reserve: int, domain: str = "") -> Allocation | None:
+    def admit(self, prompt: Sequence[int], reserve: int, domain: str = "", spare: int = 0) -> Allocation | None:
         """Blocks for a prompt and `reserve` output tokens, or None, which leaves everything as it was.
+
+        `spare` blocks must stay available after it.
 
         The last output token is never an input, hence prompt + reserve - 1 slots. The last prompt token is always
         computed, since its logits choose the first output token, hence hits within prompt[:-1] only. A hit that is
@@ -88,26 +90,30 @@ class BlockPool:
         slots = len(prompt) + reserve - 1
         total = self.blocks_for(slots)
         findable = (len(prompt) - 1) // self.block_tokens
-        if total - findable > self.available:
+        room = self.available - spare
+        if total - findable > room:
             return None  # not even a prompt found in full would fit: spare a waiting request the look-up in each step
         domain = self._full(domain)
         hits = self._index.match(domain, prompt, len(prompt) - 1)
         need = total - len(hits)
-        if need > self.available - sum(1 for node in hits if self._refs[node.block] == 0):
+        if need > room - sum(1 for node in hits if self._refs[node.block] == 0):
             return None
         return self._hold(domain, hits, slots)
 
-    def admit_apart(self, blocks: int) -> Allocation | None:
+    def admit_apart(self, blocks: int, spare: int = 0) -> Allocation | None:
         """That many blocks whose holder reuses their slots, or None: never index them with `commit_filled`."""
-        if blocks > self.available:
+        if blocks > self.available - spare:
             return None
         return self._hold("", [], blocks * self.block_tokens)
 
-    def extend(self, allocation: Allocation, tokens: int) -> bool:
-        """Reserve `tokens` more slots at once, or say no and change nothing. Never waits."""
+    def extend(self, allocation: Allocation, tokens: int, spare: int = 0) -> bool:
+        """Reserve `tokens` more slots at once, or say no and change nothing. Never waits.
+
+        `spare` blocks must stay available after it.
+        """
         held = self._holding(allocation)
         need = self.blocks_for(held.slots + tokens) - len(held.blocks)
-        if need > self.available:
+        if need and need > self.available - spare:
             return False
         held.slots += tokens
         if need:

@@ -13,7 +13,7 @@ from ghostkv.errors import GhostError, Interrupted
 from ghostkv.page.chat_answer import ChatAnswer
 from ghostkv.page.conversation import Conversation, Wish
 from ghostkv.request import Message
-from ghostkv.residency import names
+from ghostkv.residency import DEFAULT_RESIDENCY, names
 from ghostkv.server.access import Tenant
 from ghostkv.server.serving import Serving
 
@@ -47,7 +47,7 @@ class Chat:
 
     def _controls(self) -> None:
         with ui.element("div").classes("controls"):
-            self._residency = ui.select(list(names()), value="segment", label="residency")
+            self._residency = ui.select(list(names()), value=DEFAULT_RESIDENCY, label="residency")
             self._tokens = ui.number("most tokens", value=400, min=1, precision=0)
             self._temperature = ui.number("temperature", value=0.7, min=0, max=2, step=0.1)
             for control in (self._residency, self._tokens, self._temperature):

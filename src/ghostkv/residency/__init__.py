@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from ghostkv.residency.registry import Policy, SegmentBudget, names, policy, register
+from ghostkv.residency.registry import DEFAULT_RESIDENCY, Policy, SegmentBudget, names, policy, register
 
-__all__ = ["Policy", "SegmentBudget", "names", "policy", "register"]
+__all__ = ["DEFAULT_RESIDENCY", "Policy", "SegmentBudget", "names", "policy", "register"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -24,11 +24,27 @@ class SegmentBudget:
     """Prompt tokens set aside for the state block."""
     recall: int
     """Prompt tokens set aside for recalled sentences."""
+    whole: bool = False
+    """Whether an answer begins with the client's whole prompt, where that fits with a segment. Then decisions may
+    depend on pool and load, and are recorded."""
 
     @property
     def carried(self) -> int:
         """Prompt tokens set aside beside the head."""
         return self.tail + self.state + self.recall
+
+    def allowance(self, *, head: int, remaining: int, context: int) -> int:
+        """Prompt tokens that a segment may have: head and constants, within what the model's context leaves.
+
+        It does not depend on the pool, so neither does the text.
+        """
+        return min(head + self.carried, context - min(self.cap, remaining))
+
+    def flushed(self, *, head: int, emitted: int, remaining: int, context: int) -> int:
+        """The most prompt tokens of a segment after a flush at the next boundary; `remaining` tokens before it."""
+        generated = min(self.cap, remaining)
+        allowed = self.allowance(head=head, remaining=max(1, remaining - generated), context=context)
+        return min(allowed, head + emitted + generated)
 
 
 class Policy(Residency, Protocol):
@@ -39,6 +55,9 @@ class Policy(Residency, Protocol):
         """The constants of its segments; None where the policy never flushes, so that no boundary rule is needed."""
         ...
 
+
+DEFAULT_RESIDENCY = "auto"
+"""Of requests that name none."""
 
 _POLICIES: dict[str, Policy] = {}
 

@@ -8,7 +8,7 @@ from ghostkv.request import BoundaryView, Decision, Window
 from ghostkv.residency.registry import SegmentBudget, register
 
 # Measured (docs/experiments.md, "Boundary work"): a boundary prefills fewer than 130 tokens on average.
-_MEASURED = SegmentBudget(target=150, cap=192, tail=72, state=34, recall=26)
+MEASURED = SegmentBudget(target=150, cap=192, tail=72, state=34, recall=26)
 
 
 @register
@@ -17,7 +17,7 @@ class Segment:
     """Reserve one segment; flush at every boundary."""
 
     name: str = "segment"
-    budget: SegmentBudget = _MEASURED
+    budget: SegmentBudget = MEASURED
     """Its own constants; see SegmentBudget."""
     visible: Window | None = None
     """None: within a segment, every token sees all before it."""

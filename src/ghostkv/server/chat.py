@@ -90,6 +90,7 @@ def _turns(
     turn = worker.checked(
         replace(
             asked.ghostkv.turn(request_id, tenant, sampling, min(limits, default=None), grammar),
+            seeded=asked.seed is not None,
             messages=asked.conversation if joined is None else joined.remembered(asked.conversation),
             tools=calling.tools if calling else (),
             stop=tuple(asked.stop),

@@ -105,6 +105,7 @@ def _turns(
         worker.checked(
             replace(
                 asked.ghostkv.turn(f"{request_id}-{at}", tenant, sampling, asked.max_tokens, grammar),
+                seeded=asked.seed is not None,
                 generates=asked.max_tokens != 0,
                 scores=PromptScores(best=asked.logprobs or 0) if asked.scores_prompt else None,
                 prompt=prompt.ids,

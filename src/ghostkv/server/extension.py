@@ -28,6 +28,11 @@ class BoundaryDecision(BaseModel):
 
     kind: str = Field(description="where the text stood: paragraph, sentence, item, line, cap, fixed")
     decision: Literal["keep", "flush"]
+    at: int = Field(description="output tokens before it")
+    reason: str = Field(description="of a flush: policy; memory or context, which ran out; prompt, which is too long")
+    gain: float = Field(description="that a flush was predicted to give, per token until the next boundary")
+    waited_s: float = Field(description="seconds that the request longest in line had waited")
+    waiting: int = Field(description="requests in line")
 
 
 class ReplyExtension(BaseModel):
@@ -45,7 +50,9 @@ class ReplyExtension(BaseModel):
         "residency, manifest. Equal digests give equal answers"
     )
     segments: int
-    decisions: list[BoundaryDecision] = Field(description="at the boundaries between segments, in order")
+    decisions: list[BoundaryDecision] = Field(
+        description="at boundaries, in order. Sent as `replay` with the same request, they give the same answer"
+    )
     unseen_tokens: int = Field(description="of the prompts, not seen by an answer's last segment")
     condensed_tokens: int = Field(description="of those, left to the ledger because a question was too long")
     resident_tokens: int
@@ -69,7 +76,7 @@ def reply_extension(ends: Sequence[Finished], residency: str, manifest: str) -> 
         residency=residency,
         request_digest=_digest(ends, manifest),
         segments=len(segments),
-        decisions=[_decision(segment.boundary) for segment in segments if segment.boundary is not None],
+        decisions=[_decision(mark) for segment in segments for mark in segment.decisions],
         unseen_tokens=sum(end.unseen_tokens for end in ends),
         condensed_tokens=sum(end.condensed_tokens for end in ends),
         resident_tokens=max((segment.usage.resident_tokens for segment in segments), default=0),
@@ -104,7 +111,15 @@ def _digest(ends: Sequence[Finished], manifest: str) -> str:
 
 
 def _decision(mark: BoundaryMark) -> BoundaryDecision:
-    return BoundaryDecision(kind=mark.kind, decision=mark.decision.value)
+    return BoundaryDecision(
+        kind=mark.kind,
+        decision=mark.decision.value,
+        at=mark.at,
+        reason=mark.reason,
+        gain=round(mark.gain, 4),
+        waited_s=round(mark.waited_s, 3),
+        waiting=mark.waiting,
+    )
 
 
 def _archived(segment: SegmentRecord) -> int:

@@ -118,6 +118,7 @@ def _turn(
         return worker.checked(
             replace(
                 asked.ghostkv.turn(f"{request_id}-0", tenant, sampling, asked.max_output_tokens, grammar),
+                seeded=asked.seed is not None,
                 messages=(*instructions, *conversation),
                 tools=calling.tools if calling else (),
             )

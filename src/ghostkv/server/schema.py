@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from ghostkv.errors import InvalidRequest, Unsupported
-from ghostkv.launch import DEFAULT_RESIDENCY
 from ghostkv.protocol.payload import DEFAULT_BUDGET
 from ghostkv.protocol.plan import Plan
 from ghostkv.request import Grammar, Message, Sampling
+from ghostkv.residency import DEFAULT_RESIDENCY
 from ghostkv.server.access import Tenant
 from ghostkv.server.fields import Schema
 from ghostkv.server.message_schema import ChatMessage
@@ -30,6 +30,9 @@ MOST_ANSWERS = 128
 
 MOST_SECONDS = 86_400
 """Of a deadline."""
+
+MOST_DECISIONS = 10_000
+"""Of a record that is to be followed."""
 
 MOST_ID = 128
 """Characters of a session's id."""
@@ -74,10 +77,19 @@ class StreamOptions(Schema):
 AskedPlan: TypeAlias = Literal["auto", "model"] | list[Any]
 
 
+class ReplayedDecision(Schema):
+    """One of a reply's `decisions`, as it stands there; what only explains it has no effect."""
+
+    without_effect = frozenset({"kind", "reason", "gain", "waited_s", "waiting"})
+    at: Annotated[int, Field(ge=0)]
+    decision: Literal["keep", "flush"]
+
+
 class Extension(StructureExtension):
     """What ghostkv adds to the API."""
 
     residency: str = DEFAULT_RESIDENCY
+    replay: Annotated[list[ReplayedDecision], Field(max_length=MOST_DECISIONS)] | None = None  # of a reply
     long_prompt: Annotated[LongPrompt, BeforeValidator(LongPrompt)] = LongPrompt.REFUSE
     session: Annotated[str, Field(min_length=1, max_length=MOST_ID)] | None = None
     payload_budget: int = DEFAULT_BUDGET
@@ -98,8 +110,20 @@ class Extension(StructureExtension):
             )
         return self
 
+    @property
+    def flushes(self) -> tuple[int, ...] | None:
+        """Output tokens before each flush of the record that is to be followed; None where there is none."""
+        if self.replay is None:
+            return None
+        return tuple(each.at for each in self.replay if each.decision == "flush")
+
     def turn(
-        self, answer_id: str, tenant: Tenant, sampling: Sampling, max_tokens: int | None, grammar: Grammar | None
+        self,
+        answer_id: str,
+        tenant: Tenant,
+        sampling: Sampling,
+        max_tokens: int | None,
+        grammar: Grammar | None,
     ) -> Turn:
         """A turn with all that the extension asks for, and nothing to answer yet; `max_tokens` None: the default."""
         return Turn(
@@ -107,6 +131,7 @@ class Extension(StructureExtension):
             sampling=sampling,
             max_tokens=max_tokens or 0,
             residency=self.residency,
+            replay=self.flushes,
             strict=self.strict,
             tenant=tenant.name,
             share_group=tenant.share_group,
@@ -168,6 +193,8 @@ class GenerationRequest(Schema):
     @model_validator(mode="after")
     def _consistent(self) -> GenerationRequest:
         _ = self.structure
+        if self.ghostkv.replay is not None and self.n * len(getattr(self, "prompt", ())[:2] or (0,)) > 1:
+            raise InvalidRequest("replay: a record is one answer's, so one prompt and n = 1", param="ghostkv.replay")
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
         return self

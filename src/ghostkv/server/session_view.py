@@ -45,9 +45,9 @@ def whole_session(record: SessionRecord, owner: str | None = None) -> Json:
         "turns": [_turn(turn) for turn in record.turns],
         "segments": [{"turn": turn_id, **asdict(segment)} for turn_id, segment in segments],
         "decisions": [
-            {"turn": turn_id, "segment": segment.index, "node": segment.node, **asdict(segment.boundary)}
+            {"turn": turn_id, "segment": segment.index, "node": segment.node, **asdict(mark)}
             for turn_id, segment in segments
-            if segment.boundary is not None
+            for mark in segment.decisions
         ],
         "facts": list(_facts(record.payload)),
     }

@@ -27,7 +27,7 @@ from ghostkv.protocol.transition import Memory, OpenText, Transition, close
 from ghostkv.request import Finish, FinishReason, GenerationState, Message, SegmentRequest, SegmentUsage
 from ghostkv.residency import Policy, SegmentBudget
 from ghostkv.session.context import TurnContext, policy_of, rules_of, terminators
-from ghostkv.session.fit import allowance, check_structure, check_turn
+from ghostkv.session.fit import check_structure, check_turn, whole_fits
 from ghostkv.session.turn import LongPrompt, Turn
 
 _LINES = 1024  # encodings of lines that a turn keeps
@@ -132,6 +132,25 @@ class Chain:
         """Whether a segment is exact for its prompt: on an exact backend, where every token sees all before it."""
         return self.capabilities.exact and self.policy.visible is None
 
+    @property
+    def begins_whole(self) -> bool:
+        """Whether the first segment's prompt is the client's whole one: where the policy wants that and it fits.
+
+        A record of decisions says what was done; then that is done again, or refused.
+        """
+        budget, turn = self.policy.budget, self.turn
+        if budget is None or not budget.whole or self.condensed is not None:
+            return False
+        if turn.replay is not None:
+            return 0 not in turn.replay
+        return whole_fits(budget, self.capabilities, prompt=len(self.prompt), max_tokens=turn.max_tokens)
+
+    @property
+    def begins_short(self) -> bool:
+        """Whether the first segment's prompt had to be assembled although the policy would read the whole one."""
+        budget = self.policy.budget
+        return budget is not None and budget.whole and not self.begins_whole
+
     def begin(self) -> Carried:
         """What the first segment starts from."""
         given = self._given()
@@ -157,8 +176,10 @@ class Chain:
         budget = self.policy.budget
         if budget is None:
             return self.prompting.select(None)
-        remaining = self.turn.max_tokens - carried.state.emitted
-        allowed = allowance(budget, self.capabilities, head=self.head_tokens, remaining=remaining)
+        if self.begins_whole and not carried.cursor.segment and not carried.memory.archive.total:
+            return self.prompting.select(None)
+        remaining, context = self.turn.max_tokens - carried.state.emitted, self.capabilities.max_context
+        allowed = budget.allowance(head=self.head_tokens, remaining=remaining, context=context)
         return self.prompting.select(allowed, self._least_tail(budget, carried))
 
     def recall(self, carried: Carried, selection: Selection) -> Block:
@@ -208,7 +229,19 @@ class Chain:
             steering=self.turn.steering,
             grammar=self.turn.grammar,
             scores=self.turn.scores,
+            account=self.turn.tenant,
+            flushed_prompt=self._flushed_prompt(carried),
+            repeatable=self.turn.repeatable,
         )
+
+    def _flushed_prompt(self, carried: Carried) -> int:
+        """Tokens of the prompt after a flush at the next boundary; 0 where nothing is to be weighed."""
+        budget, turn = self.policy.budget, self.turn
+        if budget is None or not budget.whole or turn.replay is not None or turn.grammar is not None:
+            return 0
+        emitted = carried.state.emitted
+        remaining, context = turn.max_tokens - emitted, self.capabilities.max_context
+        return budget.flushed(head=self.head_tokens, emitted=emitted, remaining=remaining, context=context)
 
     def extract(self, carried: Carried, ids: Sequence[int], finish: Finish) -> Transition:
         """Read a closed segment that generated `ids`."""

@@ -103,12 +103,10 @@ def most_structure(policy: Policy, capabilities: Capabilities, *, prompt: int, h
     return context - head if pool >= context else pool - head - min(policy.budget.carried, prompt - head)
 
 
-def allowance(budget: SegmentBudget, capabilities: Capabilities, *, head: int, remaining: int) -> int:
-    """Prompt tokens that a segment may have: head and constants, within what the model's context leaves.
-
-    It does not depend on the pool, so neither does the text.
-    """
-    return min(head + budget.carried, capabilities.max_context - min(budget.cap, remaining))
+def whole_fits(budget: SegmentBudget, capabilities: Capabilities, *, prompt: int, max_tokens: int) -> bool:
+    """Whether the client's whole prompt fits pool and context beside a segment."""
+    needed = prompt + min(budget.cap, max_tokens)
+    return needed <= min(capabilities.max_context, pool_tokens(capabilities) + min(max_tokens, 1))
 
 
 def _check_window(window: Window, capabilities: Capabilities) -> None:

@@ -66,7 +66,7 @@ async def follow(
 
         if not records:
             check_shown(home.turn, assembled, at_home=chain is home)
-        segment = _Decoded()
+        segment = _Decoded(short=not records and chain.begins_short)
         request = replace(chain.request(len(records), assembled, carried), begun=begun)
         try:
             async for delta in seat.backend.generate(request):
@@ -93,7 +93,7 @@ async def follow(
         with phase("merge"):
             seat = replace(seat, carried=chain.merge(carried, transition, finish, assembled))
         closed(seat.carried)
-        records.append(_record(seat, len(records), segment.boundary, finish, assembled, phase.phases))
+        records.append(_record(seat, len(records), segment, finish, assembled, phase.phases))
         yield records[-1]
         if finish.reason is not FinishReason.FLUSH:
             yield _finished(home, chain, finish, assembled, records)
@@ -103,15 +103,20 @@ async def follow(
 class _Decoded:
     """What the deltas of one request add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, short: bool) -> None:
+        """`short`: of the client's prompt, not all could be read."""
         self.ids: list[int] = []
         self.boundary: BoundaryMark | None = None  # the one that was flushed
+        self.decisions = [BoundaryMark("prompt", Decision.FLUSH, "prompt")] if short else []
         self.finish: Finish | None = None
 
     def take(self, delta: Delta) -> None:
         self.ids += [token.id for token in delta.tokens]
         self.finish = delta.finish
-        if delta.boundary is not None and delta.boundary.decision is Decision.FLUSH:
+        if delta.boundary is None:
+            return
+        self.decisions.append(delta.boundary)
+        if delta.boundary.decision is Decision.FLUSH:
             self.boundary = delta.boundary
 
 
@@ -134,14 +139,15 @@ class _Stopwatch:
 
 
 def _record(
-    seat: Seat, index: int, boundary: BoundaryMark | None, finish: Finish, assembled: Assembled, phases: Phases
+    seat: Seat, index: int, segment: _Decoded, finish: Finish, assembled: Assembled, phases: Phases
 ) -> SegmentRecord:
     chain, carried = seat.chain, seat.carried
     recalled = min(assembled.block.recalled_tokens, assembled.lines)
     return SegmentRecord(
         index=index,
         usage=finish.usage,
-        boundary=boundary,
+        boundary=segment.boundary,
+        decisions=tuple(segment.decisions),
         live_kv_bytes=chain.live_kv_bytes(finish.usage),
         phases=phases,
         tail=assembled.tail,
@@ -171,5 +177,14 @@ def _finished(
         unseen_tokens=dropped,
         condensed_tokens=condensed,
         segments=tuple(records),
-        digest=turn_digest(home.turn, home.prompt),
+        digest=turn_digest(home.turn, home.prompt, _flushes(home, records)),
     )
+
+
+def _flushes(home: Chain, records: Sequence[SegmentRecord]) -> tuple[int, ...] | None:
+    """Output tokens before each flush, where that depends on more than the request: then it determines the answer."""
+    budget = home.policy.budget
+    if budget is None or not budget.whole:
+        return None
+    marks = (mark for record in records for mark in record.decisions)
+    return tuple(mark.at for mark in marks if mark.decision is Decision.FLUSH)

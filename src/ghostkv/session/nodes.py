@@ -53,12 +53,12 @@ class Nodes:
         self._backend = backend
         self._seats = seats
         self._closed = closed
-        self._turn = found.turn
+        self._turn = replace(found.turn, part=True)
         self._plan = found.plan
         self._messages = found.messages
         self._context = context
         self._shares = Shares(found.plan, found.turn.max_tokens)
-        plain = replace(found.turn, max_tokens=1, plan=None)
+        plain = replace(self._turn, max_tokens=1, plan=None)
         self._base = Chain.of(plain, context, backend.capabilities()).begin()
         self._taken = asyncio.Event()  # the engine has begun with the first node, so the answer is under way
         self._first = next((node.index for node in found.plan.nodes if self._shares.of(node.index)), 0)

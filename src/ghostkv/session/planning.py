@@ -19,7 +19,7 @@ from ghostkv.protocol.outline import OUTLINE_ASK, OUTLINE_TOKENS, read_outline
 from ghostkv.protocol.plan import OPEN, Plan, topological_segment
 from ghostkv.protocol.render import Conversation
 from ghostkv.request import Message, Sampling
-from ghostkv.session.context import TurnContext
+from ghostkv.session.context import TurnContext, residency_of
 from ghostkv.session.fit import check_turn
 from ghostkv.session.loop import run
 from ghostkv.session.shares import Shares
@@ -156,7 +156,7 @@ def _check_fits(found: Planned, context: TurnContext, capabilities: Capabilities
     """Raises ContextLengthExceeded if some segment of some node could never run."""
     turn, plan = found.turn, found.plan
     policy, shares, joints = (
-        context.policies(turn.residency),
+        residency_of(turn, context),
         Shares(plan, turn.max_tokens),
         joint_tokens(plan, context),
     )

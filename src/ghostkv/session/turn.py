@@ -21,6 +21,7 @@ from ghostkv.request import (
     Token,
     Tool,
 )
+from ghostkv.residency import DEFAULT_RESIDENCY
 
 
 class LongPrompt(StrEnum):
@@ -42,7 +43,9 @@ class Turn:
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()  # besides the model's own end-of-sequence ids
     ignore_eos: bool = False
-    residency: str = "segment"
+    residency: str = DEFAULT_RESIDENCY
+    replay: tuple[int, ...] | None = None  # output tokens before each flush that a record says; None: decide anew
+    seeded: bool = False  # the client chose the seed
     tenant: str = ""  # whose it is
     share_group: str = ""  # of tenants that find each other's cached blocks; "": none but its own
     steering: Steering = NO_STEERING
@@ -55,6 +58,12 @@ class Turn:
     scores: PromptScores | None = None  # of a raw prompt
     grammar: Grammar | None = None  # what the answer's text must match; such an answer is one segment
     tools: tuple[Tool, ...] = ()  # that the prompt defines, in each of its segments
+    part: bool = False  # a node of a plan, whose text depends on the request alone
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the client asked for an answer that can be had again."""
+        return self.seeded or self.sampling.temperature == 0
 
     @property
     def trust(self) -> str:
@@ -94,6 +103,7 @@ class SegmentRecord:
     boundary: BoundaryMark | None  # None when generation ended here
     live_kv_bytes: int  # this request's slots at its end, whole blocks
     phases: Phases = NO_WORK
+    decisions: tuple[BoundaryMark, ...] = ()  # all that were taken for it, in order
     tail: int = 0  # prompt tokens that repeated the end of the open answer
     state: int = 0  # prompt tokens of the state block
     recalled: int = 0  # prompt tokens of recalled sentences

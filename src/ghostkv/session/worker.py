@@ -17,7 +17,7 @@ from ghostkv.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from ghostkv.protocol.render import Conversation, notes
 from ghostkv.request import Message, Tool
 from ghostkv.session.chain import Closed
-from ghostkv.session.context import Rendering, TurnContext, policy_of
+from ghostkv.session.context import Rendering, TurnContext, policy_of, residency_of
 from ghostkv.session.fit import most_structure, pool_tokens
 from ghostkv.session.limits import check_steering, check_values
 from ghostkv.session.loop import run
@@ -135,7 +135,7 @@ class Worker:
         self._check_scores(turn)
         self._check_grammar(turn)
         if turn.messages:
-            standing = turn.messages if self.context.policies(turn.residency).budget is None else self._head(turn)
+            standing = turn.messages if residency_of(turn, self.context).budget is None else self._head(turn)
             characters = sum(len(text) for message in standing for text in message.texts)
             characters += sum(len(tool.definition) for tool in turn.tools)
             condense = turn.long_prompt is LongPrompt.CONDENSE
@@ -148,9 +148,11 @@ class Worker:
             tokens = self.prompt_tokens(turn) + settled.max_tokens
             self._check_session(tokens, "messages" if turn.messages else "prompt")
         check_values(settled, self.tokenizer.vocab_size)
-        check_strict(settled, self.context.policies(turn.residency), self.backend.capabilities())
+        check_strict(settled, residency_of(turn, self.context), self.backend.capabilities())
+        if settled.replay is not None:
+            policy_of(settled, self.context)  # refuses what cannot be a record of it
         check_steering(settled, self.backend.capabilities().steering)
-        if turn.messages and self.context.policies(turn.residency).budget is not None:
+        if turn.messages and residency_of(turn, self.context).budget is not None:
             # Read here for the same reason.
             self.context.histories.memory(turn.messages, turn.tenant, turn.payload_budget)
         return settled
@@ -175,7 +177,7 @@ class Worker:
             raise Unsupported("this backend gives no log-probabilities of a prompt", param="echo")
         if turn.plan is not None:
             raise InvalidRequest("log-probabilities of a prompt have no plan", param="ghostkv.plan")
-        policy = self.context.policies(turn.residency)
+        policy = residency_of(turn, self.context)
         if policy.budget is not None or policy.visible is not None:
             raise InvalidRequest(
                 f"log-probabilities of a prompt (echo with logprobs) are those of residency 'full', not of "
@@ -229,7 +231,7 @@ class Worker:
         context, template = capabilities.max_context, self.context.template_of(turn.tools)
         if self._windowed(turn.residency):
             context, standing = self.config.max_session_tokens, self.prompt_tokens(turn)
-        elif self.context.policies(turn.residency).budget is None:
+        elif residency_of(turn, self.context).budget is None:
             context = min(context, pool_tokens(capabilities) + 1)  # the last token of an answer needs no slot
             standing = self.prompt_tokens(turn)
         else:
@@ -239,7 +241,7 @@ class Worker:
         standing += plan_overhead(turn, self.context)
         fits = context - standing
         if turn.grammar is not None:
-            policy = self.context.policies(turn.residency)
+            policy = residency_of(turn, self.context)
             fits = most_structure(policy, capabilities, prompt=self.prompt_tokens(turn), head=standing)
         return max(1, min(fits, self.config.default_max_tokens, self.config.max_session_tokens))
 
