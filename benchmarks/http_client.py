@@ -61,6 +61,11 @@ class ServerProcess:
         self._process.terminate()
         return self._process.wait(60)
 
+    def kill(self, number: int) -> None:
+        """A signal that it does not survive; returns when it has ended."""
+        self._process.send_signal(number)
+        self._process.wait(60)
+
     def tasks(self) -> list[str]:
         """The coroutines that its event loop runs."""
         os.kill(self.pid, signal.SIGUSR1)

@@ -1,22 +1,33 @@
 """A server process over a scripted engine: `python scripted_server.py '{"seconds": 0.01, "drain_s": 5}'`.
 
-It prints its address. The script says "x" for ever; after `breaks_after` tokens the engine dies.
+It prints its address. The script says "x" for ever; after `breaks_after` tokens the engine dies. With a `store` its
+files may take `file_bytes` each: what is written beyond fails as on a full disk.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import sys
+from pathlib import Path
 
 from ghostkv.config import EngineConfig, ServerConfig
 from ghostkv.errors import GhostError
 from ghostkv.server.access import Access
 from ghostkv.server.serve import listen, serve
+from ghostkv.session.sqlite_store import SqliteStore
 from services import ScriptedBackend, scripted_worker
 
 
-def main(seconds: float = 0.0, drain_s: float = 10.0, breaks_after: int = 10**9, send_buffer: int = 0) -> None:
+def main(
+    seconds: float = 0.0,
+    drain_s: float = 10.0,
+    breaks_after: int = 10**9,
+    send_buffer: int = 0,
+    store: str = "",
+    file_bytes: int = 0,
+) -> None:
     spoken = 0
 
     def script(history: tuple[int, ...], draw: object) -> int:
@@ -27,11 +38,17 @@ def main(seconds: float = 0.0, drain_s: float = 10.0, breaks_after: int = 10**9,
         return ord("x")
 
     worker = scripted_worker(ScriptedBackend(script, seconds=seconds), EngineConfig())
+    if file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    kept = SqliteStore(Path(store), 2**30) if store else None
     with listen("127.0.0.1", 0) as bound:
         if send_buffer:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        serve(worker, bound, Access(), config=ServerConfig(drain_s=drain_s), ready=lambda: print(url, flush=True))
+        config = ServerConfig(drain_s=drain_s)
+        serve(worker, bound, Access(), config=config, store=kept, ready=lambda: print(url, flush=True))
+    if kept is not None:
+        kept.close()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.steering import SteeringBank
 from ghostkv.request import NO_STEERING, SegmentRequest, Steering
 
+LONG: dict[str, Any] = {"max_tokens": 250, "temperature": 0, "ignore_eos": True, "residency": "segment"}
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,13 +46,13 @@ def test_every_segment_is_steered(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> 
         return generate(request)
 
     monkeypatch.setattr(backend, "generate", recorded)
-    plain = llm.generate("hello", max_tokens=250, temperature=0, ignore_eos=True)
-    off = llm.generate("hello", max_tokens=250, temperature=0, ignore_eos=True, steering={"calm": 0.0})
+    plain = llm.generate("hello", **LONG)
+    off = llm.generate("hello", **LONG, steering={"calm": 0.0})
     assert off.text == plain.text
     assert len(plain.segments) > 1 and {request.steering for request in asked} == {NO_STEERING}
 
     asked.clear()
-    steered = llm.generate("hello", max_tokens=250, temperature=0, ignore_eos=True, steering={"calm": 1, "formal": -2})
+    steered = llm.generate("hello", **LONG, steering={"calm": 1, "formal": -2})
     assert steered.text != plain.text
     assert len(asked) > 1 and {request.steering for request in asked} == {Steering((("calm", 32), ("formal", -64)))}
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from ghostkv import evals, explain, service, simulate, tools
+from ghostkv import evals, explain, kept, service, simulate, tools
 from ghostkv.errors import GhostError
 from ghostkv.options import (
     DEFAULTS,
@@ -49,6 +49,7 @@ app.command()(simulate.sim)
 app.add_typer(tools.models, name="models")
 app.add_typer(tools.bench, name="bench")
 app.add_typer(tools.keys, name="keys")
+app.add_typer(kept.app, name="sessions")
 app.add_typer(evals.app, name="eval")
 
 

@@ -89,6 +89,8 @@ class ServerConfig:
     sessions: SessionLimits = field(default_factory=SessionLimits)
     drain_s: float = 10.0
     """What running answers have to end by themselves after the first signal."""
+    resume_s: float = 30.0
+    """With a store: after so long a start goes on with answers that broke off and that nobody has come back to."""
 
     def __post_init__(self) -> None:
         if self.max_waiting_tokens < 1:
@@ -97,5 +99,6 @@ class ServerConfig:
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:  # true for NaN as well
                 raise ConfigError(f"{name} must be more than 0 seconds, not {seconds}")
-        if not self.drain_s >= 0:
-            raise ConfigError(f"drain_s must be at least 0 seconds, not {self.drain_s}")
+        for name in ("drain_s", "resume_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must be at least 0 seconds, not {getattr(self, name)}")

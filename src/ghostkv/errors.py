@@ -16,6 +16,8 @@ GhostError
 ├── SessionNotFound     404
 ├── SessionExists       409  a session of that id
 ├── SessionBusy         409  its last answer is being read; one writer at a time
+├── RecordRefused       409  a stored session that is damaged, was made elsewhere, or is of a newer form
+├── StoreError          503  what is to be kept cannot be written: the disk is full, the file is gone
 ├── Interrupted         409  an answer that another request, or nobody's interest, ended before it was complete
 ├── DeadlineExceeded    408  the answer was not complete when the request's deadline passed
 ├── Overloaded          429  the waiting line is full; try again later
@@ -169,6 +171,20 @@ class RateLimited(GhostError):
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class RecordRefused(GhostError):
+    """A stored session or capsule that cannot be used here: damaged, of another manifest, or of another version."""
+
+    http_status = 409
+    code = "record_refused"
+
+
+class StoreError(GhostError):
+    """The store cannot write or read. What it committed stays; what is not kept there goes on."""
+
+    http_status = 503
+    code = "store_unavailable"
 
 
 class Interrupted(GhostError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
     from ghostkv.page.live import Live
     from ghostkv.server.serving import Serving
+    from ghostkv.session.store import Store
 
 _log = logging.getLogger(__name__)
+_KEPT_S = 30 * 86_400.0
+"""Seconds that a session is kept in a store after its last use."""
 
 
 def serve(
@@ -85,11 +89,23 @@ def serve(
         str, typer.Option(metavar="SIZE", help="Memory of a tenant's sessions; what may exceed it is refused.")
     ] = "256MiB",
     session_idle: Annotated[
-        float, typer.Option(metavar="SECONDS", help="A session that nobody uses for so long is forgotten.")
-    ] = SERVER_DEFAULTS.sessions.idle_s,
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="A session that nobody uses for so long is forgotten. Default: 1 h; 30 d in a store.",
+        ),
+    ] = None,
     session_grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="A session's answer that nobody reads goes on for so long.")
     ] = SERVER_DEFAULTS.sessions.grace_s,
+    store: Annotated[
+        Path | None, typer.Option(help="File in which sessions outlive this process; it is made if absent.")
+    ] = None,
+    store_size: Annotated[str, typer.Option(metavar="SIZE", help="Most that the store may take.")] = "4GiB",
+    resume_after: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="After so long a start answers go on that broke off and nobody reads."),
+    ] = SERVER_DEFAULTS.resume_s,
     drain_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="What running answers have to end by themselves after SIGTERM.")
     ] = SERVER_DEFAULTS.drain_s,
@@ -125,13 +141,14 @@ def serve(
         max_waiting_tokens=max_waiting_tokens,
         keep_alive_s=keep_alive,
         max_deadline_s=max_deadline,
-        sessions=SessionLimits(max_sessions, parse_bytes(session_memory), session_idle, session_grace),
+        sessions=SessionLimits(max_sessions, parse_bytes(session_memory), _idle(session_idle, store), session_grace),
         drain_s=drain_timeout,
+        resume_s=resume_after,
     )
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
     phases.end("imports")
-    with listen(host, port) as bound, Progress() as progress:
+    with listen(host, port) as bound, _opened(store, store_size, worker) as kept, Progress() as progress:
         if not access.keys and host not in ("127.0.0.1", "::1", "localhost"):
             typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
         live = Live()
@@ -150,10 +167,35 @@ def serve(
             bound,
             access,
             config=limits,
+            store=kept,
             observers=(live,) if page else (),
             beside=beside,
             ready=lambda: _ready(line, phases),
         )
+
+
+def _idle(seconds: float | None, store: Path | None) -> float:
+    """How long a session is kept that nobody uses."""
+    if seconds is not None:
+        return seconds
+    return SERVER_DEFAULTS.sessions.idle_s if store is None else _KEPT_S
+
+
+@contextmanager
+def _opened(store: Path | None, most: str, others: list[str] | None) -> Iterator[Store | None]:
+    """The store, before a model is loaded; closed after everything else. Raises ConfigError."""
+    if store is None:
+        yield None
+        return
+    if others:
+        raise ConfigError("--store keeps the sessions of one worker: it cannot be had with --worker")
+    from ghostkv.session.sqlite_store import SqliteStore
+
+    kept = SqliteStore(store, parse_bytes(most))
+    try:
+        yield kept
+    finally:
+        kept.close()
 
 
 def _ready(line: str, phases: Phases) -> None:

@@ -89,21 +89,27 @@ def inspection_table(found: Inspection) -> Table:
     )
 
 
-Measured = tuple[int, float, float, float]  # batch size, tokens/s, seconds to the first token of all, seconds of a step
-Explained = tuple[float, str, Sequence[float]]  # share of the roofline, what limits, share of wall time in each part
+Measured = tuple[int, float, float, float, float, str]
+"""Batch size, tokens/s, seconds until all have a token, seconds of a decode step, its share of the roofline, limit."""
 
 
-def bench_table(parts: Sequence[str], rows: Iterable[tuple[Measured, Explained]]) -> Table:
-    """One row for each batch size; `parts` name the shares of wall time."""
-    table = Table(
-        title="engine: medians; a decode step, its share of what memory or compute allows; shares of wall time",
-        title_justify="left",
-    )
-    for name in ("batch", "tokens/s", "TTFT s", "step ms", "roofline", "limit", *parts):
+def bench_table(rows: Iterable[Measured]) -> Table:
+    """How fast each batch size is, and how much of what memory or compute allows that is."""
+    table = Table(title="engine: medians; roofline: a decode step's least time over its time", title_justify="left")
+    for name in ("batch", "tokens/s", "TTFT s", "step ms", "roofline", "limit"):
         table.add_column(name, justify="right")
-    for (sequences, rate, first_s, step_s), (reached, limit, shares) in rows:
-        figures = str(sequences), f"{rate:.1f}", f"{first_s:.3f}", f"{1e3 * step_s:.1f}", f"{reached:.0%}", limit
-        table.add_row(*figures, *(f"{share:.1%}" for share in shares))
+    for sequences, rate, first_s, step_s, share, limit in rows:
+        table.add_row(str(sequences), f"{rate:.1f}", f"{first_s:.3f}", f"{1e3 * step_s:.1f}", f"{share:.0%}", limit)
+    return table
+
+
+def shares_table(parts: Sequence[str], rows: Iterable[tuple[int, Sequence[float]]]) -> Table:
+    """Batch size and the share of wall time in each of `parts`."""
+    table = Table(title="shares of wall time", title_justify="left")
+    for name in ("batch", *parts):
+        table.add_column(name, justify="right")
+    for sequences, shares in rows:
+        table.add_row(str(sequences), *(f"{share:.1%}" for share in shares))
     return table
 
 

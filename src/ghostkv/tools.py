@@ -107,7 +107,7 @@ def bench_engine(
     from ghostkv.bench.engine import bench_engine as measure
     from ghostkv.launch import engine_config
     from ghostkv.model.pull import resolve_model
-    from ghostkv.tables import bench_table
+    from ghostkv.tables import bench_table, shares_table
     from ghostkv.terminal import Progress
 
     workload = Workload(_sizes(sequences), prompt, tokens, repeats)
@@ -117,9 +117,10 @@ def bench_engine(
         for cell in measure(path, engine_config(dtype=dtype, kv_dtype=kv_dtype, threads=threads), workload, progress):
             cells.append(cell)
             progress(f"{cell.sequences} sequences: {cell.tokens_per_second:.0f} tokens/s")
-    rows = [(cell.sequences, cell.tokens_per_second, cell.first_token_s, cell.roofline.step_s) for cell in cells]
-    lines = [(cell.roofline.share, cell.roofline.bound, [cell.shares[part] for part in PARTS]) for cell in cells]
-    Console().print(bench_table(PARTS, zip(rows, lines)))
+    reached = [(cell.roofline.step_s, cell.roofline.share, cell.roofline.bound) for cell in cells]
+    rates = [(cell.sequences, cell.tokens_per_second, cell.first_token_s) for cell in cells]
+    Console().print(bench_table((*rate, *roofline) for rate, roofline in zip(rates, reached)))
+    Console().print(shares_table(PARTS, [(cell.sequences, [cell.shares[part] for part in PARTS]) for cell in cells]))
 
 
 def _sizes(text: str) -> tuple[int, ...]:

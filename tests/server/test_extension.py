@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
 import pytest
 
+from ghostkv.errors import Unsupported
+from ghostkv.request import Sampling
 from ghostkv.server.extension import SCHEMA, VERSION, extension_schema
-from ghostkv.session.turn import Finished
+from ghostkv.session.deterministic import check_deterministic
+from ghostkv.session.turn import Finished, Turn
+from ghostkv.session.worker import Worker
 from services import Scripted, Service, saying
 
 CHAT: dict[str, Any] = {
@@ -158,12 +163,48 @@ def test_strict_refuses_a_prompt_that_would_lose_its_early_turns(small: Service)
     assert reply(small, body | {"ghostkv": {"strict": True, "residency": "full"}})["ghostkv"]["exact"]
 
 
-def test_deterministic_is_not_yet(small: Service) -> None:
-    found = small.http.post("/v1/chat/completions", json=CHAT | {"ghostkv": {"deterministic": True}})
-    error = found.json()["error"]
-    assert (found.status_code, error["param"]) == (400, "ghostkv.deterministic")
-    assert "not yet" in error["message"]
-    assert reply(small, CHAT | {"ghostkv": {"deterministic": False}})
+@pytest.mark.parametrize(("most", "residency"), [(None, "full"), (100, "full"), (600, "segment")])
+def test_deterministic_chooses_a_residency(small: Service, most: int | None, residency: str) -> None:
+    """`full` where prompt and answer fit the context of 512; then it is the answer that this residency gives."""
+    asked = CHAT | {"max_tokens": most, "temperature": 0.7, "seed": 5, "ignore_eos": True}
+    found = reply(small, asked | {"ghostkv": {"deterministic": True}})
+    named = reply(small, asked | {"ghostkv": {"residency": residency}})
+    assert found["ghostkv"]["residency"] == residency
+    assert found["choices"] == named["choices"]
+    assert found["ghostkv"]["request_digest"] == named["ghostkv"]["request_digest"]
+    given = reply(small, asked | {"max_tokens": 20, "ghostkv": {"deterministic": True, "residency": "segment"}})
+    assert given["ghostkv"]["residency"] == "segment"
+
+
+def test_deterministic_is_said_in_every_reply(small: Service) -> None:
+    """Streams, raw prompts, responses, and streams of a session that are read again."""
+    asked: dict[str, Any] = {"ghostkv": {"deterministic": True}}
+    raw = {"model": "small", "prompt": "a", "max_tokens": 600, "ignore_eos": True}
+    assert small.http.post("/v1/completions", json=raw | asked).json()["ghostkv"]["residency"] == "segment"
+    assert (
+        small.http.post("/v1/completions", json=raw | asked | {"max_tokens": 9}).json()["ghostkv"]["residency"]
+        == "full"
+    )
+    sent = {"model": "small", "input": "hi", "max_output_tokens": 9}
+    assert small.http.post("/v1/responses", json=sent | asked).json()["ghostkv"]["residency"] == "full"
+    session = small.http.post("/v1/sessions").json()["id"]
+    ghostkv = {"ghostkv": {"deterministic": True, "session": session}}
+    said = small.http.post("/v1/chat/completions", json=CHAT | ghostkv | {"max_tokens": 9, "stream": True}).text
+    again = small.http.get(f"/v1/sessions/{session}/stream").text
+    assert '"residency":"full"' in said and again == said
+
+
+def test_deterministic_is_refused_with_the_reason(small_worker: Worker) -> None:
+    """Where numbers are not exact, and where the choice among workers looks at what is free."""
+    turn = Turn("t", Sampling(), 9, prompt=(1, 2), residency="", deterministic=True)
+    backend = small_worker.backend
+    inexact = replace(backend.capabilities(), exact=False)
+    with pytest.raises(Unsupported, match="self-check") as refused:
+        check_deterministic(turn, inexact, 1)
+    assert refused.value.param == "ghostkv.deterministic"
+    with pytest.raises(Unsupported, match="2 workers"):
+        check_deterministic(turn, backend.capabilities(), 2)
+    check_deterministic(replace(turn, deterministic=False), inexact, 2)
 
 
 def test_the_openai_client_reaches_it_by_extra_body(scripted: Scripted) -> None:

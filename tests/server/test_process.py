@@ -177,3 +177,38 @@ def test_as_many_sockets_as_the_system_allows() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 2**16), hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def made(url: str, session: str, **fields: Any) -> tuple[int, str]:
+    """Status and code of an attempt to make a session."""
+    reply = httpx2.post(f"{url}/v1/sessions", json={"id": session, **fields}, timeout=20)
+    return reply.status_code, reply.json().get("error", {}).get("code", "")
+
+
+def test_a_full_disk_loses_nothing_and_stops_no_other(start: Start, tmp_path: Path) -> None:
+    """The system itself refuses the writes. Killed then, and with room again, all that was promised is there."""
+    store, large = str(tmp_path / "store.db"), dict.fromkeys(map(str, range(16)), "x" * 500)
+    server = start(store=store, file_bytes=300_000)
+    codes = [made(server.url, f"s{index}", metadata=large) for index in range(60)]
+    held = codes.count((201, ""))
+    assert 5 < held < 60 and codes == [(201, "")] * held + [(503, "store_unavailable")] * (60 - held)
+    plain = httpx2.post(f"{server.url}/v1/completions", json=BODY | {"stream": False, "max_tokens": 9}, timeout=20)
+    assert plain.json()["choices"][0]["text"] == "x" * 9
+    server.signal(signal.SIGKILL)
+    server.ended()
+    server = start(store=store)
+    listed = httpx2.get(f"{server.url}/v1/sessions", timeout=20).json()["data"]
+    assert {each["id"] for each in listed} == {f"s{index}" for index in range(held)}
+    assert made(server.url, "more") == (201, "")
+
+
+def test_a_store_belongs_to_one_server(start: Start, tmp_path: Path) -> None:
+    """The second one says so and ends. A killed one leaves no lock behind."""
+    store = str(tmp_path / "store.db")
+    first = start(store=store)
+    assert made(first.url, "s") == (201, "")
+    with pytest.raises(AssertionError, match="another process has it open"):
+        start(store=store)
+    first.signal(signal.SIGKILL)
+    first.ended()
+    assert made(start(store=store).url, "s") == (409, "session_exists")

@@ -215,8 +215,9 @@ def test_stand_ins_ask_for_prompts_as_long_as_the_loops(trace: tuple[list[Told],
 
 def test_costs_are_those_of_the_recorded_runs() -> None:
     results = Path(__file__).parents[2] / "benchmarks" / "results" / "engine.jsonl"
-    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    found = fitted([row for row in rows if row["run"]["commit"] == "834ab4a"])
+    every = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in every if row["run"]["commit"] == "834ab4a"]
+    found = fitted(rows)
     assert (found.base, found.row, found.prefill, found.read) == pytest.approx(
         (SMALL_CPU.base, SMALL_CPU.row, SMALL_CPU.prefill, SMALL_CPU.read), rel=0.01
     )

@@ -40,7 +40,7 @@ class Conversation:
 
     async def ask(self, messages: tuple[Message, ...], wish: Wish) -> Reading:
         """Start an answer to the conversation. Raises what a request to the API is refused with."""
-        record = self._record()
+        record = await self._record()
         turn = await asyncio.to_thread(self._turn, record.remembered(messages), wish)
         parameters = json.dumps({"temperature": wish.temperature, "ghostkv": {"residency": wish.residency}})
         return await begin(self._serving, record, turn, Head(turn.id, "page", parameters))
@@ -55,10 +55,10 @@ class Conversation:
             await self._serving.desk.delete((self._tenant.name, self._id))
         self._id = ""
 
-    def _record(self) -> SessionRecord:
-        table, worker = self._serving.desk.table, self._serving.worker
+    async def _record(self) -> SessionRecord:
+        desk, worker = self._serving.desk, self._serving.worker
         with suppress(SessionNotFound):
-            return table.get((self._tenant.name, self._id))
+            return desk.table.get((self._tenant.name, self._id))
         record = SessionRecord(
             id=f"page-{secrets.token_hex(6)}",
             tenant=self._tenant.name,
@@ -66,7 +66,7 @@ class Conversation:
             model=worker.name,
             manifest=worker.manifest,
         )
-        self._id = table.create(record).id
+        self._id = (await desk.make(record)).id
         return record
 
     def _turn(self, messages: tuple[Message, ...], wish: Wish) -> Turn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ghostkv.server.gate import Asked, Place, Room
 from ghostkv.server.inbox import Inbox
 from ghostkv.server.serving import Serving
 from ghostkv.session.chain import Carried, Closed
+from ghostkv.session.start import FROM_THE_START, Start
 from ghostkv.session.turn import Event, Finished, Output, Turn
 
 T = TypeVar("T")
@@ -55,21 +57,33 @@ class Answers:
     It lives by itself: who reads it, how fast, and where that goes, is no concern of it.
     """
 
-    def __init__(self, serving: Serving, turns: Sequence[Turn], closed: Closed = lambda _: None) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        turns: Sequence[Turn],
+        closed: Closed = lambda _: None,
+        start: Start | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
         """Start all turns, whose deadlines begin now; needs a running event loop. Raises what `Gate.enter` does.
 
-        `closed` is told what each of their segments leaves.
+        `closed` is told what each of their segments leaves. With a `start` they go on from there: the line has let them
+        in before. `apart`: each of their outputs comes as it was made, however slowly they are read.
         """
         check_owner(turns)
         self._serving = serving
         self._closed = closed
-        self._inbox = Inbox()
+        self._from = start or FROM_THE_START
+        self._inbox = Inbox(apart=apart)
         self._open = len(turns)
         self._begun = False
         self._ended_by: GhostError | None = None
         deadline_s = self._deadline(turns)
         asked = [Asked(serving.worker.prompt_tokens(turn), turn.max_tokens) for turn in turns]
         room = Room(serving.worker.config.max_waiting, serving.config.max_waiting_tokens)
+        if start is not None:
+            room = Room(sys.maxsize, sys.maxsize)
         places = serving.gate.enter(asked, room, self.end, deadline_s)
         self._tasks = [self._start(*each) for each in zip(range(len(turns)), turns, places, strict=True)]
         loop = asyncio.get_running_loop()
@@ -145,7 +159,7 @@ class Answers:
 
         failure: BaseException | None = None
         try:
-            async with aclosing(self._serving.worker.run(turn, closed)) as stream:
+            async with aclosing(self._serving.worker.run(turn, closed, self._from)) as stream:
                 async for event in stream:
                     self._begun = True
                     self._serving.gate.took(place, event)

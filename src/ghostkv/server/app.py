@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from fastapi import FastAPI, Request, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from ghostkv.server import errors
 from ghostkv.server.access import KeyCheck
-from ghostkv.server.answers import ClientGone
+from ghostkv.server.answers import Answers, ClientGone
 from ghostkv.server.chat import chat_routes
 from ghostkv.server.completions import completion_routes
 from ghostkv.server.description import description_routes
@@ -15,10 +18,15 @@ from ghostkv.server.health import health_routes
 from ghostkv.server.intake import Heads, RequestIds
 from ghostkv.server.metrics import metrics_routes
 from ghostkv.server.models import model_routes
+from ghostkv.server.recovery import Recovery
+from ghostkv.server.replay import recorded_grammar
 from ghostkv.server.responses import response_routes
+from ghostkv.server.running import Feed
 from ghostkv.server.serving import Serving
 from ghostkv.server.sessions import session_routes
 from ghostkv.server.tokenization import tokenization_routes
+from ghostkv.session.chain import Closed
+from ghostkv.session.resumption import Resumed
 from ghostkv.telemetry.calls import Calls
 
 _CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
@@ -26,8 +34,14 @@ _CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
 
 def build_app(serving: Serving) -> FastAPI:
     """The API."""
+    recovery = _recovery(serving)
     # Bodies are parsed by the routes, so FastAPI could only describe them wrongly.
-    app = FastAPI(title="ghostkv", openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="ghostkv",
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=lambda _: recovery.over(serving.store, serving.config.resume_s),
+    )
     errors.install(app)
     app.add_middleware(Heads)
     app.add_middleware(KeyCheck, access=serving.access)
@@ -51,11 +65,18 @@ def build_app(serving: Serving) -> FastAPI:
         response_routes,
         tokenization_routes,
         model_routes,
-        session_routes,
         description_routes,
     ):
         app.include_router(routes(serving))
+    app.include_router(session_routes(serving, recovery))
     return app
+
+
+def _recovery(serving: Serving) -> Recovery:
+    def feeding(found: Resumed) -> Callable[[Closed], Feed]:
+        return lambda closed: Answers(serving, [found.turn], closed, found.start, apart=True)
+
+    return Recovery(serving.desk, serving.worker, feeding, partial(recorded_grammar, serving.worker))
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

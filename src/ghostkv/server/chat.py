@@ -51,13 +51,14 @@ def chat_routes(serving: Serving) -> APIRouter:
         tenant = tenant_of(request)
         grammar = await calling_grammar(worker, asked.calling, asked.structure, tenant.name)
         turns = await asyncio.to_thread(_turns, worker, asked, envelope.id, tenant, joined, grammar)
+        residency = turns[0].residency
         if asked.stream:
-            score = partial(chat_score, envelope, asked, lambda: prompt_tokens(worker, turns, asked.n))
+            score = partial(chat_score, envelope, asked, residency, lambda: prompt_tokens(worker, turns, asked.n))
             return await (respond(serving, turns, score) if joined is None else joined.respond(envelope, turns, score))
         answers = await unless_gone(
             request, collect(serving, turns) if joined is None else joined.collect(envelope, turns)
         )
-        return JSONResponse(whole(envelope, _writers(worker, asked, envelope.id), answers, asked.ghostkv.residency))
+        return JSONResponse(whole(envelope, _writers(worker, asked, envelope.id), answers, residency))
 
     return router
 
@@ -67,11 +68,11 @@ def chat_envelope(worker: Worker, answer_id: str, asked: ChatRequest) -> Envelop
     return Envelope(answer_id, "chat.completion", "chat.completion.chunk", worker, asked.n)
 
 
-def chat_score(envelope: Envelope, asked: ChatRequest, prompt_tokens: Callable[[], int]) -> Chunks:
+def chat_score(envelope: Envelope, asked: ChatRequest, residency: str, prompt_tokens: Callable[[], int]) -> Chunks:
     """How a stream writes the answers to `asked`."""
     writers = _writers(envelope.worker, asked, envelope.id)
     options = asked.stream_options or StreamOptions()
-    return Chunks(envelope, writers, options, asked.ghostkv.residency, prompt_tokens)
+    return Chunks(envelope, writers, options, residency, prompt_tokens)
 
 
 def _turns(

@@ -98,7 +98,7 @@ def _turns(
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
     # Log-probabilities of a prompt are those of the whole, whatever the default is; what was asked for is not changed.
     whole_prompt = asked.scores_prompt and "residency" not in asked.ghostkv.model_fields_set
-    residency = "full" if whole_prompt else asked.ghostkv.residency
+    residency = "full" if whole_prompt else asked.ghostkv.chosen
     sampling = asked.sampling(seed=seed, logprobs=asked.logprobs)
     prompts = [_read(worker, prompt, residency) for prompt in asked.prompt]
     turns = [

@@ -4,20 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ghostkv.errors import SessionBusy
+from ghostkv.errors import GhostError, SessionBusy
+from ghostkv.server.keeping import Keeping
 from ghostkv.server.running import Feed, Reading, Running
-from ghostkv.session.chain import Closed
+from ghostkv.session.capsule import Capsule
+from ghostkv.session.chain import Carried, Closed
 from ghostkv.session.record import NewTurn, SessionRecord, Status, TurnRecord
+from ghostkv.session.resumption import Resumed
 from ghostkv.session.table import Key, SessionTable
 from ghostkv.session.turn import Turn
+
+_NEXT = "the session's next request came while nobody read it"
 
 
 class Desk:
     """Of the event loop's thread alone, but for the records that it gives out."""
 
-    def __init__(self, table: SessionTable) -> None:
+    def __init__(self, table: SessionTable, keeping: Keeping | None = None) -> None:
+        """`keeping`: what outlives the process; None: nothing."""
         self.table = table
+        self._keeping = keeping or Keeping()
         self._running: dict[Key, Running] = {}
+        self._unfinished: dict[Key, Capsule] = {}
+
+    @property
+    def unfinished(self) -> tuple[Key, ...]:
+        """Sessions whose answer broke off and may go on."""
+        return tuple(self._unfinished)
+
+    async def make(self, record: SessionRecord) -> SessionRecord:
+        """A new session. Raises SessionExists, RateLimited, StoreError."""
+        record = self.table.create(record)
+        try:
+            await self._keeping.made(record)
+        except BaseException:
+            self.table.delete((record.tenant, record.id))
+            raise
+        return record
+
+    def take_in(self, capsule: Capsule, age_s: float) -> None:
+        """A session that a store has kept."""
+        self.table.restore(capsule.record, age_s)
+        if capsule.record.running:
+            self._unfinished[capsule.record.tenant, capsule.record.id] = capsule
+
+    def broken_off(self, key: Key) -> Capsule | None:
+        """What is kept of an answer that may go on."""
+        return self._unfinished.get(key)
+
+    def resume(self, key: Key, found: Resumed, feed: Callable[[Closed], Feed]) -> None:
+        """Go on with an answer that broke off. Raises what `feed` does; then it may be tried again."""
+        capsule = self._unfinished.pop(key)
+        self.table.put_back(key, found.record)
+        try:
+            self._start(key, found.turn, feed, found.start.carried)
+        except BaseException:
+            self._unfinished[key] = capsule
+            raise
+
+    def give_up(self, key: Key, error: GhostError) -> None:
+        """An answer that broke off cannot go on in this process: its readers are told why. The store keeps it."""
+        if self._unfinished.pop(key, None) is not None:
+            self.table.end(key, Status.FAILED, f"the answer broke off and cannot go on: {error.message}")
 
     def free(self, key: Key) -> SessionRecord:
         """The session. Raises SessionNotFound, and SessionBusy while somebody reads an answer that is going on."""
@@ -35,14 +83,15 @@ class Desk:
         """
         running = self._running.get(key)
         if running is not None and not running.read:
-            await running.stop("the session's next request came while nobody read it")
+            await running.stop(_NEXT)
+        if self._unfinished.pop(key, None) is not None:
+            self.table.end(key, Status.CANCELLED, f"the answer was ended before it was complete: {_NEXT}")
         self.table.begin(key, asked)
         try:
-            running = Running(self.table, key, turn, feed, lambda: self._running.pop(key, None))
+            running = self._start(key, turn, feed)
         except BaseException as error:
             self.table.end(key, Status.FAILED, str(error))
             raise
-        self._running[key] = running
         return Reading(running.record, running)
 
     def read(self, key: Key, record: TurnRecord) -> Reading:
@@ -58,9 +107,26 @@ class Desk:
         if running is not None:
             await running.stop(why)
 
-    async def delete(self, key: Key) -> SessionRecord:
-        """End the session's answer and forget it. Raises SessionNotFound."""
-        self.table.get(key)
-        while (running := self._running.get(key)) is not None:
-            await running.stop("its session was deleted")
-        return self.table.delete(key)
+    async def delete(self, key: Key) -> None:
+        """End the session's answer and forget it. Raises SessionNotFound, and StoreError where it is not erased."""
+        self.table.check(key)
+        forgotten = False
+        while not forgotten or key in self._running:  # one may begin while this waits
+            if (running := self._running.get(key)) is not None:
+                await running.stop("its session was deleted")
+            await self._keeping.forget(key)
+            forgotten = True
+        self._unfinished.pop(key, None)
+        self.table.delete(key)
+
+    def _start(self, key: Key, turn: Turn, feed: Callable[[Closed], Feed], carried: Carried | None = None) -> Running:
+        keeper = self._keeping.answer(key, turn, carried)
+
+        def over(kept: Capsule | None) -> None:
+            del self._running[key]
+            if kept is not None:
+                self.table.put_back(key, kept.record)
+                self._unfinished[key] = kept
+
+        running = self._running[key] = Running(self.table, key, turn, feed, over, keeper)
+        return running

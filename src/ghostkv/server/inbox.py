@@ -36,7 +36,9 @@ class Inbox:
     item for each answer, besides its segments' records and its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool = False) -> None:
+        """`apart`: outputs stay as they are, for a reader that keeps all of them anyway."""
+        self._apart = apart
         self._items: deque[tuple[int, Event | _Joined | Exception]] = deque()
         self._open: dict[int, _Joined] = {}  # answer -> what its next output is added to
         self._some = asyncio.Event()
@@ -52,7 +54,7 @@ class Inbox:
 
     def put(self, index: int, event: Event | Exception) -> None:
         """What answer `index` says next."""
-        if not isinstance(event, Output):
+        if self._apart or not isinstance(event, Output):
             self._open.pop(index, None)
             self._items.append((index, event))
         else:

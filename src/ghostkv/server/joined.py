@@ -5,6 +5,7 @@ An answer of a session goes on when its reader goes away, for a while; see `runn
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -83,8 +84,16 @@ class Joined:
 
     async def _begin(self, envelope: Envelope, turns: Sequence[Turn]) -> Reading:
         [turn] = turns
-        head = Head(envelope.id, self._endpoint, self._parameters, envelope.created)
+        head = Head(envelope.id, self._endpoint, _with_residency(self._parameters, turn), envelope.created)
         return await begin(self._serving, self._record, turn, head)
+
+
+def _with_residency(parameters: str, turn: Turn) -> str:
+    """With the residency that the server chose, where the request left that open."""
+    if not turn.deterministic:
+        return parameters
+    given = json.loads(parameters)
+    return json.dumps(given | {"ghostkv": given["ghostkv"] | {"residency": turn.residency}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +120,5 @@ async def begin(serving: Serving, record: SessionRecord, turn: Turn, head: Head)
         most_bytes=answer_bytes(turn.max_tokens, turn.sampling.logprobs or 0) + turn.payload_budget,
     )
     key = (record.tenant, record.id)
-    return await serving.desk.begin(key, asked, turn, lambda closed: Answers(serving, [turn], closed))
+    # A token is an event of its own, so that its stream can be taken up after any of them, also by another process.
+    return await serving.desk.begin(key, asked, turn, lambda closed: Answers(serving, [turn], closed, apart=True))

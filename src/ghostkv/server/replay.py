@@ -7,26 +7,47 @@ from dataclasses import replace
 from typing import Any
 
 from ghostkv.errors import InvariantViolation
+from ghostkv.request import Grammar
 from ghostkv.server.chat import CHAT, chat_envelope, chat_score
 from ghostkv.server.completion_schema import CompletionRequest
 from ghostkv.server.completions import COMPLETIONS, completion_envelope, completion_score
 from ghostkv.server.schema import ChatRequest
 from ghostkv.server.stream import Score
+from ghostkv.server.structure import grammar_of
+from ghostkv.server.tool_grammar import calling_grammar
 from ghostkv.session.record import TurnRecord
 from ghostkv.session.worker import Worker
 
 
 def recorded_score(worker: Worker, record: TurnRecord) -> Score:
     """The score that an answer's own stream had, at its beginning: ids and time of creation are those of then."""
-    parameters: dict[str, Any] = json.loads(record.parameters)
     if record.endpoint == CHAT:
-        # What was said to get the answer does not matter to how it is written.
-        parameters |= {"messages": [{"role": "user", "content": ""}]}
-        chat = ChatRequest.model_validate_json(json.dumps(parameters))
+        chat = _chat(record)
         envelope = replace(chat_envelope(worker, record.id, chat), created=record.created)
-        return chat_score(envelope, chat, lambda: record.prompt_tokens)
+        return chat_score(envelope, chat, chat.ghostkv.residency, lambda: record.prompt_tokens)
     if record.endpoint == COMPLETIONS:
-        asked = CompletionRequest.model_validate_json(json.dumps(parameters | {"prompt": ""}))
+        asked = _completion(record)
         envelope = replace(completion_envelope(worker, record.id, asked), created=record.created)
         return completion_score(envelope, asked, asked.ghostkv.residency, lambda: record.prompt_tokens)
     raise InvariantViolation(f"no stream of {record.endpoint!r} can be written")
+
+
+async def recorded_grammar(worker: Worker, record: TurnRecord, domain: str) -> Grammar | None:
+    """The grammar that a recorded request asks for, compiled again; None where it asks for none."""
+    if record.endpoint == CHAT:
+        chat = _chat(record)
+        return await calling_grammar(worker, chat.calling, chat.structure, domain)
+    if record.endpoint == COMPLETIONS:
+        return await grammar_of(worker, _completion(record).structure, domain)
+    return None
+
+
+def _chat(record: TurnRecord) -> ChatRequest:
+    # What was said to get the answer does not matter to how it is written.
+    parameters: dict[str, Any] = json.loads(record.parameters) | {"messages": [{"role": "user", "content": ""}]}
+    return ChatRequest.model_validate_json(json.dumps(parameters))
+
+
+def _completion(record: TurnRecord) -> CompletionRequest:
+    parameters: dict[str, Any] = json.loads(record.parameters) | {"prompt": ""}
+    return CompletionRequest.model_validate_json(json.dumps(parameters))

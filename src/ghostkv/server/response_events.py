@@ -21,6 +21,7 @@ class ResponseBody:
 
     envelope: Envelope
     asked: ResponseRequest
+    residency: str
 
     def of(self, status: str, output: list[Json], end: Finished | None = None, error: Json | None = None) -> Json:
         """The object in one of its states; `end` where the answer has one."""
@@ -56,7 +57,7 @@ class ResponseBody:
         }
         if end is None:
             return written
-        return written | {"usage": self._usage(end), "ghostkv": head.extension([end], asked.ghostkv.residency)}
+        return written | {"usage": self._usage(end), "ghostkv": head.extension([end], self.residency)}
 
     def finished(self, items: OutputItems, end: Finished) -> Json:
         """The object at its end."""

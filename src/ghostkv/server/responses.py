@@ -49,7 +49,7 @@ def response_routes(serving: Serving) -> APIRouter:
         envelope = Envelope(f"resp_{uuid4().hex}", "response", "response", worker, 1)
         grammar = await calling_grammar(worker, asked.calling, asked.structure, tenant.name)
         turn = await asyncio.to_thread(_turn, worker, asked, envelope.id, tenant, conversation, grammar)
-        body = ResponseBody(envelope, asked)
+        body = ResponseBody(envelope, asked, turn.residency)
         logprobs = worker.tokenizer if asked.include else None
         items = OutputItems(envelope.id, asked.calling, logprobs, structured=asked.structure is not None)
         keep = _keeper(serving, asked, tenant, conversation, items)

@@ -13,14 +13,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from ghostkv.errors import GhostError, Interrupted, InvariantViolation
+from ghostkv.errors import Draining, EngineFault, GhostError, Interrupted, InvariantViolation, StoreError
 from ghostkv.protocol.payload import Payload, merge
+from ghostkv.server.keeping import Keeper
+from ghostkv.session.capsule import Capsule
 from ghostkv.session.chain import Carried, Closed
 from ghostkv.session.record import Status, TurnRecord
 from ghostkv.session.table import Key, SessionTable
 from ghostkv.session.turn import Event, Finished, Output, Turn
 
 _log = logging.getLogger(__name__)
+_PASSING = (Draining, EngineFault, StoreError)  # not the answer's own failures: what is kept of it can go on
 
 
 class Feed(Protocol):
@@ -39,11 +42,17 @@ class Running:
     """One answer. It writes down what it is told until that ends, or until it is stopped."""
 
     def __init__(
-        self, table: SessionTable, key: Key, turn: Turn, feed: Callable[[Closed], Feed], over: Callable[[], object]
+        self,
+        table: SessionTable,
+        key: Key,
+        turn: Turn,
+        feed: Callable[[Closed], Feed],
+        over: Callable[[Capsule | None], object],
+        keeper: Keeper,
     ) -> None:
         """Start `feed` for the answer that is open in the table; raises what that does. Needs a running event loop.
 
-        `over` is told when nothing follows.
+        `over` is told when nothing follows, and if the answer could go on another time, from what.
         """
         self.record = table.get(key).turns[-1]
         """The answer so far."""
@@ -57,7 +66,8 @@ class Running:
         self._readers: set[Reading] = set()
         self._moved = asyncio.Event()
         self._over = asyncio.Event()
-        self._why = "the server is shutting down"
+        self._keeper = keeper
+        self._why = ""  # it was ended, if it was
         self._timer: asyncio.TimerHandle | None = None
         self._when_over = over
         self._feed = feed(self._closed)
@@ -106,14 +116,17 @@ class Running:
         self._task.cancel()
 
     async def _follow(self) -> None:
+        await self._keeper.begun(self._table.get(self._key))
         with suppress(StopAsyncIteration):
             while True:
                 _, event = await self._feed.__anext__()
                 self._note(self._whole.take(event))
+                await self._keeper.took(event, lambda: self._table.get(self._key))
 
     def _closed(self, carried: Carried) -> None:
         if self.over:  # cancelled, and on its way out
             return
+        self._keeper.closed(carried)
         payload = carried.memory.payload
         self._payloads[carried.cursor.node] = payload.payload
         several = len(self._payloads) > 1
@@ -137,7 +150,8 @@ class Running:
         for event in self._whole.rest():
             self._table.add(self._key, event)
         if task.cancelled():
-            self.failure = Interrupted(f"the answer was ended before it was complete: {self._why}")
+            why = self._why or "the server is shutting down"
+            self.failure = Interrupted(f"the answer was ended before it was complete: {why}")
             self.record = self._table.end(self._key, Status.CANCELLED, self.failure.message)
         elif (error := task.exception()) is None:
             self.record = self._table.end(self._key, Status.FINISHED)
@@ -149,7 +163,11 @@ class Running:
             self.record = self._table.end(self._key, Status.FAILED, f"the answer broke off: {said}")
         self._over.set()
         self._notify()
-        self._when_over()
+        passing = not self._why if task.cancelled() else isinstance(self.failure, _PASSING)
+        kept = self._keeper.kept if passing else None
+        if kept is None:
+            self._keeper.ended(self._table.get(self._key))
+        self._when_over(kept)
 
 
 class Reading:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-from ghostkv.errors import InvalidRequest, Unsupported
+from ghostkv.errors import InvalidRequest
 from ghostkv.protocol.payload import DEFAULT_BUDGET
 from ghostkv.protocol.plan import Plan
 from ghostkv.request import Grammar, Message, Sampling
@@ -21,6 +21,7 @@ from ghostkv.server.message_schema import ChatMessage
 from ghostkv.server.structure import ResponseFormat, Structure, StructureExtension, only
 from ghostkv.server.tool_schema import MOST_TOOLS, FunctionTool, ToolChoice, calling_of, check_answered
 from ghostkv.server.tools import Calling
+from ghostkv.session.deterministic import OPEN
 from ghostkv.session.limits import MOST_LOGPROBS
 from ghostkv.session.planning import asked_plan
 from ghostkv.session.turn import LongPrompt, Turn
@@ -98,17 +99,12 @@ class Extension(StructureExtension):
         Plan | Literal["auto", "model"] | None, PlainValidator(asked_plan, json_schema_input_type=AskedPlan)
     ] = None
     strict: bool = False  # refuse what would not be exact
-    deterministic: bool = False  # not yet
+    deterministic: bool = False  # or refuse; without a residency: full where it fits, else segment
 
-    @model_validator(mode="after")
-    def _not_yet(self) -> Extension:
-        if self.deterministic:
-            raise Unsupported(
-                "ghostkv.deterministic: not yet. A later release will promise equal bits across restarts and replicas; "
-                "today they are equal for one request digest on one manifest (system_fingerprint)",
-                param="ghostkv.deterministic",
-            )
-        return self
+    @property
+    def chosen(self) -> str:
+        """The residency that is asked for; OPEN where it is the server's choice."""
+        return OPEN if self.deterministic and "residency" not in self.model_fields_set else self.residency
 
     @property
     def flushes(self) -> tuple[int, ...] | None:
@@ -130,9 +126,10 @@ class Extension(StructureExtension):
             id=answer_id,
             sampling=sampling,
             max_tokens=max_tokens or 0,
-            residency=self.residency,
+            residency=self.chosen,
             replay=self.flushes,
             strict=self.strict,
+            deterministic=self.deterministic,
             tenant=tenant.name,
             share_group=tenant.share_group,
             payload_budget=self.payload_budget,

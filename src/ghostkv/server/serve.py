@@ -22,6 +22,7 @@ from ghostkv.server.access import Access
 from ghostkv.server.app import build_app
 from ghostkv.server.metering import Metering
 from ghostkv.server.serving import Serving
+from ghostkv.session.store import Store
 from ghostkv.session.worker import Worker
 from ghostkv.telemetry.observe import Observer
 
@@ -52,20 +53,22 @@ def serve(
     access: Access,
     *,
     config: ServerConfig | None = None,
+    store: Store | None = None,
     observers: tuple[Observer, ...] = (),
     beside: Callable[[FastAPI, Serving], None] = lambda app, serving: None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is called when requests are accepted.
 
-    `beside` may add to the application, before it starts; `observers` are told of every answer.
+    `store` is where sessions outlive the process. `beside` may add to the application, before it starts; `observers`
+    are told of every answer.
     After the signal new answers are refused, `/health` is red, and running ones have `config.drain_s` seconds to end;
     those that do not are ended with an error. A second signal ends the process at once, with 128 + its number. Raises
     EngineFault where it was not a signal but a fault of the engine that ended it, `_FAULT_S` seconds after it.
     """
     raise_descriptor_limit()
     config = config or ServerConfig()
-    serving = Serving(worker, observers=(Metering(worker), *observers), access=access, config=config)
+    serving = Serving(worker, observers=(Metering(worker), *observers), access=access, config=config, store=store)
     app = build_app(serving)
     beside(app, serving)
     server = Server(http_config(app, config.drain_s), serving, ready)

@@ -11,13 +11,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field, StringConstraints
 
-from ghostkv.errors import InvalidRequest, SessionNotFound
+from ghostkv.errors import InvalidRequest
 from ghostkv.protocol.payload import LEAST_BUDGET, MOST_BUDGET
 from ghostkv.server.access import tenant_of
 from ghostkv.server.envelope import Json
 from ghostkv.server.fields import Schema
 from ghostkv.server.intake import parse
 from ghostkv.server.numbered import Numbered
+from ghostkv.server.recovery import Recovery
 from ghostkv.server.replay import recorded_score
 from ghostkv.server.schema import MOST_ID
 from ghostkv.server.serving import Serving
@@ -42,7 +43,7 @@ class SessionRequest(Schema):
     )
 
 
-def session_routes(serving: Serving) -> APIRouter:
+def session_routes(serving: Serving, recovery: Recovery) -> APIRouter:
     """The routes."""
     router, worker, desk = APIRouter(), serving.worker, serving.desk
 
@@ -62,7 +63,7 @@ def session_routes(serving: Serving) -> APIRouter:
             payload_budget=asked.payload_budget,
             metadata=tuple(asked.metadata.items()),
         )
-        return JSONResponse(summary(desk.table.create(record)), 201)
+        return JSONResponse(summary(await desk.make(record)), 201)
 
     @router.get("/v1/sessions")
     async def all_sessions(request: Request) -> Json:
@@ -90,6 +91,7 @@ def session_routes(serving: Serving) -> APIRouter:
     async def stream(request: Request, session_id: str) -> Response:
         """An answer from one of its tokens on, as it was streamed and then as it goes on."""
         key = _visible(serving, request, session_id)
+        await recovery.rejoin(key)
         record = desk.table.get(key)
         if not record.turns:
             raise InvalidRequest(f"session {session_id!r} has no answer yet", param="session")
@@ -124,9 +126,7 @@ def _visible(serving: Serving, request: Request, session_id: str) -> Key:
         return own
     if len(found) > 1:
         raise InvalidRequest(f"{len(found)} tenants have a session {session_id!r}: add ?tenant=", param="tenant")
-    if not found:
-        raise SessionNotFound(f"there is no session {session_id[:MOST_ID]!r}", param="session")
-    return found[0]
+    return found[0] if found else own
 
 
 def _start(request: Request, record: SessionRecord) -> int:
@@ -141,7 +141,10 @@ def _start(request: Request, record: SessionRecord) -> int:
         start = _index(given, "from")
     else:
         start = record.turns[-1].first
-    if not 0 <= start <= record.tokens:
+    answer = record.turns[-1]
+    # The tokens that were said before a restart may be more than those that are known after it; they come again.
+    most = answer.first + answer.max_tokens if record.running or answer.error else record.tokens
+    if not 0 <= start <= most:
         raise InvalidRequest(f"from is {start}, but the session's output has {record.tokens} tokens", param="from")
     return start
 

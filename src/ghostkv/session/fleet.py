@@ -20,6 +20,7 @@ from ghostkv.session.crossing import Crossing, Station
 from ghostkv.session.fit import pool_tokens
 from ghostkv.session.loop import run
 from ghostkv.session.planned import run_plan
+from ghostkv.session.start import FROM_THE_START, Start
 from ghostkv.session.turn import Event, Turn
 from ghostkv.session.worker import Worker
 
@@ -64,10 +65,12 @@ class Fleet(Worker):
                     worker.prompt_tokens(settled)  # rendered here, off the server's event loop, and kept
         return settled
 
-    def run(self, turn: Turn, closed: Closed = lambda _: None) -> AsyncGenerator[Event, None]:
+    def run(
+        self, turn: Turn, closed: Closed = lambda _: None, start: Start = FROM_THE_START
+    ) -> AsyncGenerator[Event, None]:
         """See Worker. The nodes of a plan stay with workers of one vocabulary, since they continue each other's ids."""
         if turn.plan is None:
-            return run(self.backend, turn, self.context, partial(Crossing, self.stations), closed)
+            return run(self.backend, turn, self.context, partial(Crossing, self.stations), closed, start)
         seats = partial(Crossing, self.stations, one_vocabulary=True)
         return run_plan(self.backend, turn, self.context, seats, closed)
 

@@ -18,6 +18,7 @@ from ghostkv.session.chain import Chain, Closed
 from ghostkv.session.context import TurnContext
 from ghostkv.session.digest import turn_digest
 from ghostkv.session.seat import Seat, Seating, Seats, one_worker, stay
+from ghostkv.session.start import FROM_THE_START, Start
 from ghostkv.session.strict import check_shown
 from ghostkv.session.turn import Event, Finished, Output, Phases, SegmentRecord, Turn
 
@@ -28,15 +29,20 @@ async def run(
     context: TurnContext,
     seats: Seats = one_worker,
     closed: Closed = lambda _: None,
+    start: Start = FROM_THE_START,
 ) -> AsyncGenerator[Event, None]:
     """Stream one answer: Outputs, a SegmentRecord at the end of each segment, Finished last.
 
-    `seats` may have its segments run elsewhere; `closed` is told what each segment leaves. Closing the generator early
-    cancels the engine request. Raises InvalidRequest, ContextLengthExceeded among them, before any generation, DeadEnd
-    where a grammar comes to one, and what the backend raises.
+    `seats` may have its segments run elsewhere; `closed` is told what each segment leaves; from another `start` than
+    its own only what follows is streamed. Closing the generator early cancels the engine request. Raises
+    InvalidRequest, ContextLengthExceeded among them, before any generation, DeadEnd where a grammar comes to one,
+    and what the backend raises.
     """
     chain = Chain.of(turn, context, backend.capabilities())
-    async with aclosing(follow(Seat(backend, chain, chain.begin()), seats(chain), closed=closed)) as events:
+    seat = Seat(backend, chain, start.carried or chain.begin())
+    async with aclosing(
+        follow(seat, seats(chain), begun=start is not FROM_THE_START, closed=closed, start=start)
+    ) as events:
         async for event in events:
             yield event
 
@@ -47,12 +53,13 @@ async def follow(
     *,
     begun: bool = False,
     closed: Closed = lambda _: None,
+    start: Start = FROM_THE_START,
 ) -> AsyncGenerator[Event, None]:
     """`run` for a chain that starts from `seat`; `closed` is told what each segment leaves.
 
     `begun`: other chains of the same answer run already, so that this one is not turned away by a full line.
     """
-    home, records = seat.chain, list[SegmentRecord]()
+    home, records = seat.chain, list(start.records)
     while True:
         phase = _Stopwatch(home.context.clock)
         with phase("render"):
@@ -66,16 +73,17 @@ async def follow(
 
         if not records:
             check_shown(home.turn, assembled, at_home=chain is home)
-        segment = _Decoded(short=not records and chain.begins_short)
-        request = replace(chain.request(len(records), assembled, carried), begun=begun)
+        segment = _Decoded(start, short=not records and chain.begins_short)
+        request = start.opened(replace(chain.request(len(records), assembled, carried), begun=begun))
+        start = FROM_THE_START
         try:
             async for delta in seat.backend.generate(request):
                 segment.take(delta)
                 if delta.prompt:
                     yield Output((), "", prompt=delta.prompt)
                 if delta.tokens or delta.text:
-                    filled = len(request.prompt) + len(segment.ids) - 1  # the newest token is not fed back yet
-                    yield Output(delta.tokens, delta.text, chain.resident(filled))
+                    filled = len(assembled.ids) + len(segment.ids) - 1  # the newest token is not fed back yet
+                    yield Output(delta.tokens, delta.text, chain.resident(filled), kept=_kept(delta))
         finally:
             if segment.finish is None:
                 seat.backend.cancel(request.id)
@@ -103,11 +111,12 @@ async def follow(
 class _Decoded:
     """What the deltas of one request add up to."""
 
-    def __init__(self, *, short: bool) -> None:
+    def __init__(self, start: Start, *, short: bool) -> None:
         """`short`: of the client's prompt, not all could be read."""
-        self.ids: list[int] = []
+        self.ids = list(start.ids)
+        self.restored = len(start.ids)
         self.boundary: BoundaryMark | None = None  # the one that was flushed
-        self.decisions = [BoundaryMark("prompt", Decision.FLUSH, "prompt")] if short else []
+        self.decisions = [*([BoundaryMark("prompt", Decision.FLUSH, "prompt")] if short else []), *start.kept]
         self.finish: Finish | None = None
 
     def take(self, delta: Delta) -> None:
@@ -118,6 +127,11 @@ class _Decoded:
         self.decisions.append(delta.boundary)
         if delta.boundary.decision is Decision.FLUSH:
             self.boundary = delta.boundary
+
+
+def _kept(delta: Delta) -> BoundaryMark | None:
+    mark = delta.boundary
+    return mark if mark is not None and mark.decision is Decision.KEEP else None
 
 
 class _Stopwatch:
@@ -141,11 +155,14 @@ class _Stopwatch:
 def _record(
     seat: Seat, index: int, segment: _Decoded, finish: Finish, assembled: Assembled, phases: Phases
 ) -> SegmentRecord:
-    chain, carried = seat.chain, seat.carried
+    chain, carried, usage, restored = seat.chain, seat.carried, finish.usage, segment.restored
+    usage = replace(
+        usage, prompt_tokens=usage.prompt_tokens - restored, generated_tokens=usage.generated_tokens + restored
+    )
     recalled = min(assembled.block.recalled_tokens, assembled.lines)
     return SegmentRecord(
         index=index,
-        usage=finish.usage,
+        usage=usage,
         boundary=segment.boundary,
         decisions=tuple(segment.decisions),
         live_kv_bytes=chain.live_kv_bytes(finish.usage),
@@ -159,6 +176,7 @@ def _record(
         density=carried.density,
         worker=seat.worker,
         reason=seat.reason,
+        restored=restored,
     )
 
 

@@ -89,6 +89,12 @@ class TurnRecord:
             size=self.size + event_bytes(event),
         )
 
+    def refilled(self, events: Sequence[Event]) -> TurnRecord:
+        """The same answer with just these events."""
+        tokens = sum(len(event.tokens) for event in events if isinstance(event, Output))
+        size = _TURN + sys.getsizeof(self.parameters) + sum(map(event_bytes, events)) + 8 * len(self.ids)
+        return replace(self, events=Log(events), tokens=tokens, size=size)
+
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:

@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ghostkv.config import SessionLimits
-from ghostkv.errors import InvariantViolation, RateLimited, SessionBusy, SessionExists, SessionNotFound
+from ghostkv.errors import (
+    GhostError,
+    InvariantViolation,
+    RateLimited,
+    RecordRefused,
+    SessionBusy,
+    SessionExists,
+    SessionNotFound,
+)
 from ghostkv.session.record import NewTurn, SessionRecord, Status, TurnRecord
 from ghostkv.session.turn import Event
 
@@ -37,18 +45,21 @@ class SessionTable:
         limits: SessionLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         token_bytes: Callable[[int], bytes] = lambda _: b"",
+        forgotten: Callable[[Key], object] = lambda _: None,
     ) -> None:
-        """`clock` counts seconds; `token_bytes` are those of the model's vocabulary."""
+        """`clock` counts seconds; `token_bytes` are the vocabulary's; `forgotten` is told of the idle."""
         self.limits = limits or SessionLimits()
         self._clock = clock
         self._token_bytes = token_bytes
+        self._forgotten = forgotten
+        self._refused: dict[Key, GhostError] = {}  # sessions of a store that cannot be used here
         self._tenants: dict[str, OrderedDict[str, _Entry]] = {}  # the one that was used last stands last
 
     def create(self, record: SessionRecord) -> SessionRecord:
         """Add a session without answers; an id of "" becomes one of its own. Raises SessionExists, RateLimited."""
         own = self._own(record.tenant)
         record = replace(record, id=record.id or f"sess_{secrets.token_hex(12)}")
-        if record.id in own:
+        if record.id in own or (record.tenant, record.id) in self._refused:
             raise SessionExists(f"there is a session {record.id!r} already", param="id")
         if len(own) >= self.limits.count:
             raise self._limited(own, f"there are {len(own)} sessions of at most {self.limits.count}: delete some")
@@ -56,9 +67,29 @@ class SessionTable:
         own[record.id] = _Entry(record, record, self._clock(), record.size)
         return record
 
+    def restore(self, record: SessionRecord, age_s: float) -> None:
+        """Take in a session that was kept elsewhere and that nobody has used for `age_s` seconds: the oldest first."""
+        own = self._tenants.setdefault(record.tenant, OrderedDict())
+        own[record.id] = _Entry(record, record, self._clock() - age_s, record.size)
+
+    def refuse(self, key: Key, error: GhostError) -> None:
+        """A session is there but cannot be used: whoever asks for it gets `error`. It can be deleted."""
+        self._refused[key] = error
+
+    def put_back(self, key: Key, record: SessionRecord) -> None:
+        """The session as it stood before."""
+        entry = self._entry(key)
+        entry.record = entry.before = record
+        entry.size = max(entry.size, record.size)
+
     def get(self, key: Key) -> SessionRecord:
         """The session as it stands. Raises SessionNotFound. Looking at it does not keep it."""
         return self._entry(key).record
+
+    def check(self, key: Key) -> None:
+        """Raises SessionNotFound for a session that is not here, not even as one that cannot be used."""
+        if key not in self._refused:
+            self._entry(key)
 
     def of(self, tenant: str) -> tuple[SessionRecord, ...]:
         """A tenant's sessions, the one that was used last first."""
@@ -68,14 +99,15 @@ class SessionTable:
         """Those that have sessions."""
         return tuple(tenant for tenant in tuple(self._tenants) if self._own(tenant))
 
-    def delete(self, key: Key) -> SessionRecord:
+    def delete(self, key: Key) -> None:
         """Forget a session. Whoever runs its answer must have ended that. Raises SessionNotFound."""
-        record = self._entry(key).record
+        if self._refused.pop(key, None) is not None:
+            return
+        self._entry(key)
         own = self._tenants[key[0]]
         del own[key[1]]
         if not own:
             del self._tenants[key[0]]
-        return record
 
     def touch(self, key: Key) -> SessionRecord:
         """The session, which is in use."""
@@ -120,7 +152,8 @@ class SessionTable:
         self.touch(key)  # while it is running, for else it may be idle already
         turn, entry = self._running(key), self._entry(key)
         closed = entry.record.closed(status, error, self._token_bytes)
-        refused = status is Status.FAILED and not turn.events
+        opened_here = len(entry.before.turns) < len(entry.record.turns)  # not one that was restored or put back
+        refused = status is Status.FAILED and not turn.events and opened_here
         entry.record = entry.before if refused else closed
         entry.size = entry.record.size
         return closed.turns[-1]
@@ -132,6 +165,8 @@ class SessionTable:
         return record.turns[-1]
 
     def _entry(self, key: Key) -> _Entry:
+        if (refused := self._refused.get(key)) is not None:
+            raise RecordRefused(refused.message, param="session")
         entry = self._own(key[0]).get(key[1])
         if entry is None:
             raise SessionNotFound(f"there is no session {key[1][:100]!r}", param="session")
@@ -142,6 +177,7 @@ class SessionTable:
         own = self._tenants.get(tenant, OrderedDict())
         for session_id in list(self._idle(own)):
             del own[session_id]
+            self._forgotten((tenant, session_id))
         if not own:
             self._tenants.pop(tenant, None)
         return own

@@ -54,6 +54,7 @@ class Turn:
     plan: Plan | Literal["auto", "model"] | None = None  # None: one open chain
     deadline_s: float | None = None  # seconds that the client waits for all of it; who runs the turn sees to it
     strict: bool = False  # refuse it rather than answer it inexactly
+    deterministic: bool = False  # refuse it where its bits may depend on what else runs; `residency` may be left open
     generates: bool = True  # False: a raw prompt that is only read; max_tokens is 0
     scores: PromptScores | None = None  # of a raw prompt
     grammar: Grammar | None = None  # what the answer's text must match; such an answer is one segment
@@ -79,6 +80,7 @@ class Output:
     text: str
     resident: int = 0  # tokens in the pool by then of the engine request that generated them; 0: not said
     prompt: tuple[Token, ...] = ()  # of a raw prompt, the next ones whose log-probabilities were asked for
+    kept: BoundaryMark | None = None  # the boundary after its last token, where the whole history went on
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class SegmentRecord:
     node: int = 0  # of the plan
     worker: str = ""  # that decoded it, where there is more than one; token ids are of its vocabulary
     reason: str = ""  # why that one
+    restored: int = 0  # tokens of it that were generated before a restart, and prefilled again after it
 
     @property
     def rehydrated(self) -> int:

@@ -18,12 +18,15 @@ from ghostkv.protocol.render import Conversation, notes
 from ghostkv.request import Message, Tool
 from ghostkv.session.chain import Closed
 from ghostkv.session.context import Rendering, TurnContext, policy_of, residency_of
+from ghostkv.session.deterministic import OPEN, check_deterministic, with_residency
 from ghostkv.session.fit import most_structure, pool_tokens
 from ghostkv.session.limits import check_steering, check_values
 from ghostkv.session.loop import run
+from ghostkv.session.manifest import Manifest
 from ghostkv.session.placement import check_placement
 from ghostkv.session.planned import run_plan
 from ghostkv.session.planning import check_plan, plan_overhead
+from ghostkv.session.start import FROM_THE_START, Start
 from ghostkv.session.strict import check_strict
 from ghostkv.session.turn import Event, LongPrompt, Turn
 from ghostkv.text.tokenizer import Tokenizer
@@ -62,6 +65,8 @@ class Worker:
     """How busy the backend is; None where it does not say."""
     stats: Callable[[], Stats] | None = None
     """What the backend holds and has counted; None where it does not say."""
+    identity: Manifest | None = None
+    """What `manifest` is the digest of, where that is known."""
 
     @classmethod
     def embedded(
@@ -74,10 +79,12 @@ class Worker:
         tokenizer, chat = backend.tokenizer, backend.template
         if chat is not None:
             check_placement(chat.render_ids, notes, tokenizer.encode, tokenizer.decode)
+        source = backend.model.checkpoint.template or ""
+        identity = Manifest.of(backend.model.manifest, tokenizer.digest, source)
         rendering = _kept(_no_template if chat is None else ToolTemplate(chat, tokenizer).render_ids)
         return cls(
             name=name or backend.model.checkpoint.name,
-            manifest=backend.model.manifest,
+            manifest=identity.digest,
             backend=backend,
             tokenizer=tokenizer,
             context=TurnContext(
@@ -91,11 +98,17 @@ class Worker:
             config=config,
             healthy=lambda: backend.healthy,
             close=backend.close,
-            template=backend.model.checkpoint.template or "",
+            template=source,
             strength=(backend.model.checkpoint.shape.parameters, _BITS.get(config.dtype, 16)),
             load=backend.occupancy,
             stats=backend.snapshot,
+            identity=identity,
         )
+
+    @property
+    def named(self) -> Manifest:
+        """The manifest by its parts."""
+        return self.identity or Manifest.of(self.manifest, self.tokenizer.digest, self.template)
 
     @property
     def grammars(self) -> Grammars:
@@ -132,6 +145,9 @@ class Worker:
                 param="max_tokens",
             )
         check_plan(turn)
+        check_deterministic(turn, self.backend.capabilities(), len(self.members()))
+        if turn.residency == OPEN:
+            turn = self._with_residency(turn)
         self._check_scores(turn)
         self._check_grammar(turn)
         if turn.messages:
@@ -157,13 +173,25 @@ class Worker:
             self.context.histories.memory(turn.messages, turn.tenant, turn.payload_budget)
         return settled
 
-    def run(self, turn: Turn, closed: Closed = lambda _: None) -> AsyncGenerator[Event, None]:
-        """Stream one answer; see `session.loop.run` and `session.planned.run_plan`."""
-        return (run if turn.plan is None else run_plan)(self.backend, turn, self.context, closed=closed)
+    def run(
+        self, turn: Turn, closed: Closed = lambda _: None, start: Start = FROM_THE_START
+    ) -> AsyncGenerator[Event, None]:
+        """Stream one answer; see `session.loop.run` and, for one with a plan, `session.planned.run_plan`."""
+        if turn.plan is not None:
+            return run_plan(self.backend, turn, self.context, closed=closed)
+        return run(self.backend, turn, self.context, closed=closed, start=start)
 
     def prompt_tokens(self, turn: Turn) -> int:
         """Tokens of the client's own prompt."""
         return len(turn.prompt or self.context.template_of(turn.tools)(turn.messages))
+
+    def _with_residency(self, turn: Turn) -> Turn:
+        texts = [text for message in turn.messages for text in message.texts]
+        try:
+            self._check_length(sum(map(len, texts)), "messages", OPEN)  # what is far too long is not rendered for this
+        except ContextLengthExceeded:
+            return replace(turn, residency="segment")
+        return with_residency(turn, self.backend.capabilities(), self.prompt_tokens(turn))
 
     def _windowed(self, residency: str) -> bool:
         """Whether only the session's own limit bounds prompt and answer."""

@@ -1,0 +1,97 @@
+"""What a store costs: the same streams in sessions of a server with one and of a server without, by turns.
+
+Each round asks both servers for `--streams` answers at once. Compared are CPU seconds of the server process per token
+(what other programs take does not show in them) and tokens per second. Appends to results/durability_cost.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from http_client import ServerProcess, ask
+from record import append
+
+
+def cpu_seconds(server: ServerProcess) -> float:
+    """User and system time of the process, all threads."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def one_round(server: ServerProcess, number: int, streams: int, tokens: int, residency: str) -> dict[str, float]:
+    """Seconds of CPU per token, and tokens per second."""
+    names = [f"r{number}-{stream}" for stream in range(streams)]
+    for name in names:
+        await ask(server.port, "POST", "/v1/sessions", {"id": name})
+
+    async def stream(name: str) -> None:
+        body: dict[str, Any] = {
+            "model": server.name,
+            "prompt": f"Chapter {len(name)}. The keeper of the lighthouse wrote:",
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "temperature": 0.8,
+            "seed": number,
+            "stream": True,
+            "ghostkv": {"session": name, "residency": residency},
+        }
+        reply = await ask(server.port, "POST", "/v1/completions", body)
+        assert reply is not None and reply.status == 200 and reply.whole and '"error"' not in reply.events[-2], reply
+
+    begun, spent = time.perf_counter(), cpu_seconds(server)
+    await asyncio.gather(*map(stream, names))
+    seconds, spent = time.perf_counter() - begun, cpu_seconds(server) - spent
+    for name in names:
+        await ask(server.port, "DELETE", f"/v1/sessions/{name}")
+    return {"cpu_ms_per_token": 1000 * spent / (streams * tokens), "tokens_per_s": streams * tokens / seconds}
+
+
+async def compare(arguments: argparse.Namespace, options: list[str]) -> dict[str, Any]:
+    """The row."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ServerProcess(arguments.model, options) as plain,
+        ServerProcess(arguments.model, [*options, "--store", str(Path(folder) / "store.db")]) as stored,
+    ):
+        found: dict[str, list[dict[str, float]]] = {"plain": [], "stored": []}
+        for number in range(-1, arguments.rounds):  # the first warms up
+            servers = [("plain", plain), ("stored", stored)]
+            for name, server in servers if number % 2 else servers[::-1]:
+                shape = arguments.streams, arguments.tokens, arguments.residency
+                measured = await one_round(server, number, *shape)
+                if number >= 0:
+                    found[name].append(measured)
+    pairs = list(zip(found["plain"], found["stored"], strict=True))
+    row: dict[str, Any] = vars(arguments) | {"server": arguments.server}
+    for measure in ("cpu_ms_per_token", "tokens_per_s"):
+        for name, rounds in found.items():
+            row[f"{name}_{measure}"] = round(statistics.median(each[measure] for each in rounds), 4)
+        row[f"{measure}_ratio"] = round(statistics.median(two[measure] / one[measure] for one, two in pairs), 4)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--residency", default="segment")
+    parser.add_argument("--dry", action="store_true", help="record nothing")
+    parser.add_argument("server", nargs="*", help="options of `ghostkv serve`, after --")
+    arguments = parser.parse_args()
+    row = asyncio.run(compare(arguments, ["--no-page", "--log-level", "warning", *arguments.server]))
+    print(row)
+    if not arguments.dry:
+        append("durability_cost", [row])
+
+
+if __name__ == "__main__":
+    main()

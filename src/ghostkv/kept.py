@@ -1,0 +1,130 @@
+"""The commands `ghostkv sessions ...`: what a store has, shown, taken out and put in, while no server has it open."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ghostkv.errors import ConfigError, GhostError, SessionExists, SessionNotFound
+
+if TYPE_CHECKING:
+    from ghostkv.session.capsule import Capsule
+    from ghostkv.session.sqlite_store import SqliteStore
+    from ghostkv.session.store import Stored
+
+app = typer.Typer(no_args_is_help=True, help="Look into a store of sessions, while no server has it open.")
+
+Store = Annotated[Path, typer.Argument(help="The store's file.")]
+Session = Annotated[str, typer.Argument(help="The session's id.")]
+Owner = Annotated[str | None, typer.Option("--tenant", help="Whose, where several tenants have one of this id.")]
+File = Annotated[Path, typer.Argument(help="The capsule.")]
+_MOST_BYTES = 2**40  # whatever the server's limit is
+
+
+@app.command("list")
+def list_sessions(store: Store) -> None:
+    """The sessions, the one that was written last at the end; as lines of JSON."""
+    with _opened(store) as opened:
+        for stored in opened.load(None):
+            typer.echo(json.dumps(_line(stored), ensure_ascii=False))
+
+
+@app.command()
+def show(store: Store, session: Session, tenant: Owner = None) -> None:
+    """All that is known of one, but for the text of its messages; as JSON."""
+    from ghostkv.server.session_view import whole_session
+
+    with _opened(store) as opened:
+        capsule = _usable(_one(opened, session, tenant))
+        shown = whole_session(capsule.record) | {"manifest": dict(capsule.manifest.parts)}
+        typer.echo(json.dumps(shown, indent=1, ensure_ascii=False))
+
+
+@app.command("export")
+def export_session(
+    store: Store, session: Session, file: Annotated[Path, typer.Argument()], tenant: Owner = None
+) -> None:
+    """Write one to a file, whole: as a capsule, which `import` takes. It has all that was said: keep it like that."""
+    with _opened(store) as opened:
+        data = _usable(_one(opened, session, tenant)).encode()
+    file.touch(mode=0o600)
+    file.write_bytes(data)
+    typer.echo(f"{len(data)} bytes")
+
+
+@app.command("import")
+def import_session(
+    store: Store,
+    file: File,
+    name: Annotated[str, typer.Option(help="An id in place of its own.")] = "",
+) -> None:
+    """Put a capsule into a store. A server that finds it on another manifest refuses it, and says what differs."""
+    from dataclasses import replace
+
+    from ghostkv.session.capsule import Capsule
+
+    try:
+        capsule = Capsule.decode(file.read_bytes(), None)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    capsule = replace(capsule, record=replace(capsule.record, id=name or capsule.record.id))
+    key = (capsule.record.tenant, capsule.record.id)
+    with _opened(store, new=True) as opened:
+        if any(stored.key == key for stored in opened.load(None)):
+            raise SessionExists(f"there is a session {key[1]!r} already: give it another --name")
+        opened.keep(key, capsule).result()
+    typer.echo(key[1])
+
+
+@app.command()
+def delete(store: Store, session: Session, tenant: Owner = None) -> None:
+    """Erase one, usable or not."""
+    with _opened(store) as opened:
+        opened.forget(_one(opened, session, tenant).key).result()
+
+
+@contextmanager
+def _opened(path: Path, *, new: bool = False) -> Iterator[SqliteStore]:
+    from ghostkv.session.sqlite_store import SqliteStore
+
+    if not new and not path.is_file():
+        raise ConfigError(f"there is no store {path}")
+    store = SqliteStore(path, _MOST_BYTES)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _one(store: SqliteStore, session: str, tenant: str | None) -> Stored:
+    found = [each for each in store.load(None) if each.key[1] == session and tenant in (None, each.key[0])]
+    if len(found) > 1:
+        owners = ", ".join(repr(each.key[0]) for each in found)
+        raise ConfigError(f"several tenants have a session {session!r}: add --tenant, one of {owners}")
+    if not found:
+        raise SessionNotFound(f"there is no session {session!r}")
+    return found[0]
+
+
+def _usable(stored: Stored) -> Capsule:
+    if isinstance(stored.found, GhostError):
+        raise stored.found
+    return stored.found
+
+
+def _line(stored: Stored) -> dict[str, object]:
+    tenant, session = stored.key
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - stored.age_s))
+    head: dict[str, object] = {"id": session, "tenant": tenant, "written": written}
+    if isinstance(stored.found, GhostError):
+        return head | {"refused": stored.found.message}
+    record = stored.found.record
+    status = "unfinished" if record.running else "idle"
+    manifest = stored.found.manifest.digest
+    return head | {"status": status, "answers": len(record.turns), "output_tokens": record.tokens, "manifest": manifest}

@@ -1,0 +1,118 @@
+"""After a start: what the store has kept comes back, and answers that broke off go on.
+
+One goes on when somebody comes to read it, and otherwise `resume_s` after the start. It is the same answer, bit for
+bit; the log says what had to be generated or prefilled again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
+
+from ghostkv.errors import GhostError
+from ghostkv.request import Grammar
+from ghostkv.server.desk import Desk
+from ghostkv.server.running import Feed
+from ghostkv.session.capsule import Capsule
+from ghostkv.session.chain import Closed
+from ghostkv.session.record import TurnRecord
+from ghostkv.session.resumption import Resumed, resumed
+from ghostkv.session.store import Store
+from ghostkv.session.table import Key
+from ghostkv.session.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+Feeding = Callable[[Resumed], Callable[[Closed], Feed]]
+"""How an answer's events are made."""
+
+Regrown = Callable[[TurnRecord, str], Awaitable[Grammar | None]]
+"""The grammar of a recorded request of a tenant."""
+
+
+class Recovery:
+    """Of one server; of the event loop's thread alone."""
+
+    def __init__(self, desk: Desk, worker: Worker, feeding: Feeding, regrown: Regrown) -> None:
+        self._desk = desk
+        self._worker = worker
+        self._feeding = feeding
+        self._regrown = regrown
+        self._going_on: dict[Key, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def over(self, store: Store | None, resume_s: float) -> AsyncGenerator[None]:
+        """Take in what `store` has; meanwhile go on with what broke off. Raises StoreError."""
+        if store is None:
+            yield
+            return
+        await asyncio.to_thread(self._take_in, store)
+        timer = asyncio.create_task(self._go_on_later(resume_s))
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with suppress(asyncio.CancelledError):
+                await timer
+
+    async def rejoin(self, key: Key) -> None:
+        """Somebody comes to read: go on with the session's answer if it broke off. Returns once it does, or cannot."""
+        if self._desk.broken_off(key) is None:
+            return
+        task = self._going_on.get(key)
+        if task is None:
+            # In a context of its own: the answer is its tenant's, not of whoever comes to read it.
+            task = asyncio.create_task(self._go_on(key), name=f"session {key[1]} goes on", context=Context())
+            self._going_on[key] = task
+            task.add_done_callback(lambda _: self._going_on.pop(key, None))
+        await asyncio.shield(task)  # whoever leaves does not take the answer from the others
+
+    def _take_in(self, store: Store) -> None:
+        count = refused = 0
+        for stored in store.load(self._worker.named):
+            count += 1
+            if isinstance(stored.found, Capsule):
+                self._desk.take_in(stored.found, stored.age_s)
+            else:
+                refused += 1
+                self._desk.table.refuse(stored.key, stored.found)
+                _log.error("%s", stored.found.message)
+        fields = {"sessions": count, "unfinished": len(self._desk.unfinished), "refused": refused}
+        _log.info("store read", extra={"fields": fields})
+
+    async def _go_on_later(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for key in self._desk.unfinished:
+            await self.rejoin(key)
+
+    async def _go_on(self, key: Key) -> None:
+        capsule = self._desk.broken_off(key)
+        if capsule is None:
+            return
+        try:
+            grammar = await self._regrown(capsule.record.turns[-1], key[0])
+            found = await asyncio.to_thread(resumed, capsule, self._worker, grammar)
+            if self._desk.broken_off(key) is capsule:  # nobody has ended it meanwhile
+                self._desk.resume(key, found, self._feeding(found))
+                _tell(capsule, found)
+        except GhostError as error:
+            _log.error("session %s cannot go on: %s", key[1], error.message)
+            self._desk.give_up(key, error)
+
+
+def _tell(capsule: Capsule, found: Resumed) -> None:
+    """How much is done again: tokens that are prefilled, and committed ones that are generated once more."""
+    committed, kept = capsule.record.turns[-1].tokens, found.record.turns[-1].tokens
+    prefilled = len(found.start.ids)
+    fields = {
+        "session": found.record.id,
+        "answer": found.turn.id,
+        "at_token": kept,
+        "segments": len(found.start.records),
+        "prefilled_again": prefilled + (len(capsule.answering.prompt) if capsule.answering and prefilled else 0),
+        "generated_again": committed - kept,
+    }
+    _log.info("session goes on", extra={"fields": fields})
