@@ -13,6 +13,12 @@ from ghostkv.request import NO_STEERING, Bitmask, Sampling, Steering, Token, Win
 
 BLOCK_TOKENS = 16  # token slots of a pool block; also the attention kernel's vector width
 
+
+def blocks_of(tokens: int) -> int:
+    """Blocks that hold so many tokens."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
 BlockTable = npt.NDArray[np.int32]  # [blocks], the pool blocks of a request in order of position
 
 

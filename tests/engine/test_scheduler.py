@@ -397,6 +397,12 @@ def test_limits_that_never_work(limits: dict[str, int]) -> None:
         Limits(**{"max_context": 64, **limits})
 
 
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_a_wait_that_is_no_time_is_refused_by_name(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="max_wait_s must be at least 0 seconds"):
+        Limits(64, max_wait_s=seconds)
+
+
 def test_cancel_waiting_running_and_unknown() -> None:
     bench = Bench("abcdefgh", max_sequences=1)
     bench.engine.add(request("a", rules=(StringRule("cx"),)))

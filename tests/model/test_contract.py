@@ -234,6 +234,17 @@ def test_the_contract_holds_with_the_library_s_products(
     assert same_bits(crowd.rows("subject"), alone.rows("subject"))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_batches_that_grow_leave_no_buffers_behind(tmp_path: Path, dtype: torch.dtype) -> None:
+    lab = Lab(write_hf_checkpoint(tmp_path / "model", **ODD_SHAPES["odd"]), dtype)
+    engine = lab.engine()
+    engine.run(others(lab, 1))
+    held = len(lab.ops._flat)
+    for count in (2, 5, 14):
+        engine.run([renamed(each, f"{count}-{each.id}") for each in others(lab, count)])
+    assert len(lab.ops._flat) == held
+
+
 def position_matters(x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None) -> torch.Tensor:
     out = product(x, linear, row_scales)
     out[0] += 1

@@ -26,7 +26,7 @@ from ghostkv.model.ops import Ops
 from ghostkv.model.peaks import Peaks, measure_peaks
 from ghostkv.request import Delta, GenerationState, Sampling, SegmentRequest
 from ghostkv.residency import policy
-from ghostkv.step import BLOCK_TOKENS, Runner, StepPlan, StepResult
+from ghostkv.step import BLOCK_TOKENS, Runner, StepPlan, StepResult, blocks_of
 from ghostkv.text.detokenizer import Detokenizer
 
 GREEDY = Sampling(temperature=0.0)
@@ -104,7 +104,7 @@ def bench_engine(
         timers.append(OpTimer(ops))
         return timers[0]  # type: ignore[return-value]  # it forwards every attribute
 
-    blocks = max(workload.sequences) * -(-(workload.prompt + workload.tokens) // BLOCK_TOKENS)
+    blocks = max(workload.sequences) * blocks_of(workload.prompt + workload.tokens)
     config = replace(config, kv_budget=pool_bytes(path, config, blocks))
     model = load_model(path, config, announce, instrument)
     announce("measuring memory bandwidth and the product's peak")

@@ -24,6 +24,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_context < 2 or self.max_sequences < 1 or self.max_waiting < 1:
             raise ConfigError(f"{self} lets no request run")
+        if not self.max_wait_s >= 0:  # true for NaN as well
+            raise ConfigError(f"max_wait_s must be at least 0 seconds, not {self.max_wait_s}")
         if (
             self.step_tokens < self.max_sequences
         ):  # else decodes alone could overfill a step and prefill would never start

@@ -1,7 +1,7 @@
 """What keeping and flushing are predicted to give, from what steps cost here: numbers, which a policy decides on.
 
 Memory decides what is possible and predicted throughput what is done. The controller knows tokens, blocks and seconds;
-it holds nothing, asks nobody and changes nothing.
+it holds no request and decides nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ghostkv.engine.step_cost import StepCost
-from ghostkv.step import BLOCK_TOKENS
+from ghostkv.step import blocks_of
 
 _ANSWERS = 32  # over which the share is averaged that answers use of what they may
 _RESUMED = 8  # segments after a flush, over which the share is averaged that is computed of their prompts
@@ -39,14 +39,14 @@ class Pressure:
 
 @dataclass(slots=True)
 class Controller:
-    """Over one engine's table of step costs. All that it learns itself is how much of what they may answers use."""
+    """Over one engine's table of step costs. It learns what answers use of what they may, and what a flush costs."""
 
     cost: StepCost
     blocks: int  # of the pool
     max_sequences: int
     _used: float = 1.0  # share of the output that answers were allowed, on average over the latest
-    _credit_s: float = 0.0  # for turns
     _computed: float = 0.5  # likewise: share of prompts after a flush that was not found in the index
+    _credit_s: float = 0.0  # for turns
 
     def ended(self, used: int, allowed: int) -> None:
         """An answer that was allowed `allowed` output tokens has ended after `used`."""
@@ -84,11 +84,12 @@ class Controller:
         says that flushing all requests like this one gives about 10 % more, as long as the line is long enough.
         """
         tokens = min(outlook.segment, outlook.left)
-        freed = _blocks(outlook.prompt + tokens) - _blocks(outlook.flushed + tokens)
+        freed = blocks_of(outlook.prompt + tokens) - blocks_of(outlook.flushed + tokens)
         if freed <= 0 or not pressure.waiting:
             return 0.0
         times, running = self.cost.times(), pressure.running
-        more = min(freed / _blocks(pressure.head_tokens), float(pressure.waiting), float(self.max_sequences - running))
+        admitted = freed / max(1, blocks_of(pressure.head_tokens))
+        more = min(admitted, float(pressure.waiting), float(self.max_sequences - running))
         read = pressure.read - outlook.prompt + outlook.flushed + more * pressure.head_tokens
         keep_s = tokens * times.step(running, pressure.read)
         flush_s = tokens * times.step(running + more, read) + self._flush_s(outlook.flushed)
@@ -99,7 +100,7 @@ class Controller:
 
         Both as if all requests there are were like this one and had just begun.
         """
-        whole = _blocks(outlook.prompt + outlook.left)
+        whole = max(1, blocks_of(outlook.prompt + outlook.left))
         if whole > self.blocks:
             return False
         demand = max(1, pressure.running + pressure.waiting)
@@ -119,15 +120,11 @@ class Controller:
         times, left, flushed = self.cost.times(), outlook.left, outlook.flushed
         length = max(1, round(outlook.segment * _FILLED))
         later = -(-left // length) - 1  # segments after the first
-        blocks = float(_blocks(outlook.prompt + min(outlook.segment, left)))
+        blocks = float(blocks_of(outlook.prompt + min(outlook.segment, left)))
         if later > 0:
             last = left - later * length
-            blocks += (later - 1) * _blocks(flushed + outlook.segment) + _blocks(flushed + last)
+            blocks += (later - 1) * blocks_of(flushed + outlook.segment) + blocks_of(flushed + last)
         rows = min(max(1.0, self.blocks * (later + 1) / blocks), demand, self.max_sequences)
         read = (outlook.prompt + later * flushed) / (later + 1) + min(length, left) / 2
         prefill = outlook.prompt + later * flushed * self._computed
         return demand * (left / rows * times.step(rows, rows * read) + times.prefill * prefill)
-
-
-def _blocks(tokens: int) -> int:
-    return max(1, -(-tokens // BLOCK_TOKENS))

@@ -45,8 +45,7 @@ class CPUOps:
         self._tiles = np.zeros(threads * window_kernels.tile_floats(shape.head_size), dtype=np.float32)
         self._lanes: window_kernels.LaneRope | None = None
         self._rows = np.zeros(0, dtype=np.float32)  # one row per thread, for `quantize`
-        self._digits = torch.zeros(0, dtype=torch.uint8)  # inputs of int8 products
-        self._row_scales = torch.zeros(0)
+        self._digits: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by input buffer: its digits, its rows' scales
         self._flat: dict[int, tuple[torch.Tensor, npt.NDArray[Any]]] = {}
 
     def padded_rows(self, rows: int) -> int:
@@ -56,24 +55,24 @@ class CPUOps:
         plan = self._plans[weight.outputs, weight.inputs]
         padded, row_scales = plan.padded(rows), None
         if weight.scales is not None:
-            x, row_scales = self._quantize(x, weight, rows, padded)
+            x, row_scales = self._quantize(x, weight, rows)
         if plan.free and isinstance(weight.data, Panels):
             factors = None if row_scales is None else self._array(row_scales)
             weight.data.multiply(self._array(x), factors, self._array(out), rows, self._threads)
             return
-        inputs = x.view(-1)[: padded * weight.inputs].view(padded, weight.inputs)
         scales = None if row_scales is None else row_scales[:padded]
-        out[:rows] = plan.run(self._product, inputs, weight, scales)[:rows]
+        out[:rows] = plan.run(self._product, x[:padded], weight, scales)[:rows]
 
-    def _quantize(self, x: torch.Tensor, weight: Linear, rows: int, padded: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Digits, flat, and the rows' scales; of the padding, anything."""
-        if len(self._digits) < padded * weight.inputs or len(self._row_scales) < padded:
-            self._digits = torch.zeros(padded * weight.inputs, dtype=torch.uint8)
-            self._row_scales = torch.zeros(max(padded, len(self._row_scales)))
-        digits, scales = self._array(self._digits), self._array(self._row_scales)
+    def _quantize(self, x: torch.Tensor, weight: Linear, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Digits and scales of the first rows of a buffer, in tensors of its size; behind those, anything."""
+        values = self._array(x)  # which keeps its id its own
+        made = self._digits.get(id(x))
+        if made is None:
+            made = self._digits[id(x)] = torch.zeros(x.shape, dtype=torch.uint8), torch.zeros(len(x))
+        digits, scales = self._array(made[0]), self._array(made[1])
         sizes = rows, weight.inputs, weight.block, self._threads
-        int8_kernels.quantize(self._array(x), digits, scales, self._row_scratch(weight.inputs), *sizes)
-        return self._digits, self._row_scales
+        int8_kernels.quantize(values, digits, scales, self._row_scratch(weight.inputs), *sizes)
+        return made
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         kernels.embed(ids.numpy(), self._array(table), self._array(residual), rows, table.shape[1], self._threads)

@@ -46,7 +46,7 @@ class ModelRunner:
         rows, device = ops.padded_rows(limits.rows), model.embedding.device
         self._buffers = Buffers(model.shape, rows, model.activations, device)
         self._sampler = Sampler(model.shape.vocab, limits.threads)
-        self._head = torch.empty(0, model.shape.vocab, device=device)  # logits; grows to the most that were asked for
+        self._head = torch.empty(limits.sequences, model.shape.vocab, device=device)  # logits
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's rows and draw its tokens."""
@@ -112,7 +112,5 @@ class ModelRunner:
             return self._head[:0]
         if first:  # products read from the buffer's beginning, where there is room to pad
             normed[:count] = normed[first : first + count].clone()
-        if len(self._head) < count:
-            self._head = torch.empty(count, self._model.shape.vocab, device=normed.device)
         self._ops.linear(normed, self._model.head, self._head, count)
         return self._head[:count]

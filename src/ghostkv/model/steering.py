@@ -25,7 +25,7 @@ from ghostkv.errors import InvariantViolation, ModelError
 from ghostkv.model import machine
 from ghostkv.model.batch import Batch
 from ghostkv.request import STEERING_UNIT, Steering
-from ghostkv.step import BLOCK_TOKENS
+from ghostkv.step import blocks_of
 
 if TYPE_CHECKING:
     from ghostkv.model.llama import Llama
@@ -169,4 +169,4 @@ def learn(runner: ModelRunner, positive: Sequence[Example], negative: Sequence[E
 
 
 def _table(ids: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.arange(-(-len(ids) // BLOCK_TOKENS), dtype=np.int32)
+    return np.arange(blocks_of(len(ids)), dtype=np.int32)

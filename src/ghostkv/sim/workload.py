@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import dataclass
 
+from ghostkv.step import blocks_of
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -30,7 +32,7 @@ class Workload:
     @property
     def pressure(self) -> float:
         """KV that all jobs would hold at their ends, over the pool's."""
-        return sum(-(-(job.prompt + job.output) // 16) for job in self.jobs) / self.blocks
+        return sum(blocks_of(job.prompt + job.output) for job in self.jobs) / self.blocks
 
 
 def equal_jobs(
@@ -66,7 +68,7 @@ def random_workload(seed: int, *, most_tokens: int = 12_000) -> Workload:
         at = window * (rng.randrange(bursts) / bursts if bursts else rng.random())
         limit = max(output, min(6000, round(output * allowance)))
         jobs.append(Job(f"u{i}", at, prompt, output, limit, repeatable=rng.random() < shares))
-    most = max(-(-(job.prompt + max(job.max_tokens, 384)) // 16) + 1 for job in jobs)
-    demand = sum(-(-(job.prompt + job.output) // 16) for job in jobs)
+    most = max(blocks_of(job.prompt + max(job.max_tokens, 384)) + 1 for job in jobs)
+    demand = sum(blocks_of(job.prompt + job.output) for job in jobs)
     blocks = max(most, round(demand / math.exp(rng.uniform(math.log(0.5), math.log(20)))))
     return Workload(tuple(sorted(jobs, key=lambda job: job.arrival)), blocks)
