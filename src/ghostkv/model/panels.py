@@ -6,6 +6,7 @@ zeros.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -57,27 +58,20 @@ class Panels:
     def of(cls, weight: torch.Tensor, scales: torch.Tensor | None = None, fine: int = 0) -> Panels:
         """Lay out bfloat16 weights, or int8 ones with the `scales` [outputs] of their sums."""
         outputs, inputs = weight.shape
-        places = _places(outputs, fine)
-
-        def placed(by_output: torch.Tensor) -> torch.Tensor:
-            return torch.cat([by_output, torch.zeros_like(by_output[:1])])[places]
-
-        words = placed(weight.contiguous().view(torch.int32))
-        laid = words.view(-1, PANEL, words.shape[1]).transpose(1, 2).contiguous().view(-1).numpy()
+        words = _laid(weight.contiguous().view(torch.int32), fine)
         if scales is None:
-            return cls(outputs, inputs, fine, laid.view(np.uint16), None, None)
-        starts = placed(-ZERO_POINT * weight.sum(dim=1, dtype=torch.int32)).numpy()
-        return cls(outputs, inputs, fine, laid.view(np.int8), starts, placed(scales).numpy())
+            return cls(outputs, inputs, fine, words.view(np.uint16), None, None)
+        starts = -ZERO_POINT * weight.sum(dim=1, keepdim=True, dtype=torch.int32)
+        return cls(outputs, inputs, fine, words.view(np.int8), _laid(starts, fine), _laid(scales[:, None], fine))
 
     def dense(self) -> torch.Tensor:
         """The weight again, [outputs, inputs] in its own dtype."""
-        words = torch.from_numpy(self.weights.view(np.int32))
-        by_place = words.view(-1, self.inputs * self.weights.itemsize // WORD, PANEL).transpose(1, 2)
-        by_place = by_place.reshape(-1, by_place.shape[2])
-        places = _places(self.outputs, self.fine)
-        found = torch.empty(self.outputs + 1, by_place.shape[1], dtype=torch.int32)
-        found[places] = by_place  # what fills panels up goes to the row behind the last
-        return found[: self.outputs].contiguous().view(torch.bfloat16 if self.scales is None else torch.int8)
+        words = self.inputs * self.weights.itemsize // WORD
+        laid = torch.from_numpy(self.weights.view(np.int32)).view(-1, words, PANEL)
+        found = torch.empty(self.outputs, words, dtype=torch.int32)
+        for rows, panels, count in _pieces(self.outputs, self.fine):
+            found[rows] = laid[panels, :, :count].transpose(1, 2).reshape(-1, words)
+        return found.view(torch.bfloat16 if self.scales is None else torch.int8)
 
     def multiply(
         self,
@@ -94,11 +88,24 @@ class Panels:
         multiply(x, *weight, row_scales, out, sums, *sizes, threads)
 
 
-def _places(outputs: int, fine: int) -> torch.Tensor:
-    """The output at each place of the panels; `outputs` where there is none."""
-    bounds = (0, outputs - 2 * fine, outputs - fine, outputs)
-    parts = [list(range(first, last)) for first, last in pairwise(bounds)]
-    return torch.tensor([output for part in parts for output in part + [outputs] * (-len(part) % PANEL)])
+def _pieces(outputs: int, fine: int) -> Iterator[tuple[slice, slice, int]]:
+    """(outputs, the panels that they fill, how far): of each part its whole panels, then what is left."""
+    panel = 0
+    for first, last in pairwise((0, outputs - 2 * fine, outputs - fine, outputs)):
+        whole, left = divmod(last - first, PANEL)
+        for begin, panels, count in ((first, whole, PANEL), (last - left, 1, left)):
+            if panels and count:
+                yield slice(begin, begin + panels * count), slice(panel, panel + panels), count
+                panel += panels
+
+
+def _laid(by_output: torch.Tensor, fine: int) -> npt.NDArray[Any]:
+    """[outputs, n] as flat [panels][n][48], copied once."""
+    pieces = list(_pieces(len(by_output), fine))
+    laid = by_output.new_zeros(pieces[-1][1].stop, by_output.shape[1], PANEL)
+    for rows, panels, count in pieces:
+        laid[panels, :, :count] = by_output[rows].view(-1, count, by_output.shape[1]).transpose(1, 2)
+    return laid.view(-1).numpy()
 
 
 def panel_product(x: torch.Tensor, panels: Panels, row_scales: torch.Tensor | None = None) -> torch.Tensor:
