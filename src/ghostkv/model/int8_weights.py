@@ -7,13 +7,14 @@ product reads them in `gemm.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ghostkv.model import int8, int8_kernels, machine
 from ghostkv.model.checkpoint import Checkpoint
-from ghostkv.model.gemm import Linear
+from ghostkv.model.gemm import Linear, lay_out_int8
 from ghostkv.model.shape import ModelShape
 from ghostkv.model.weight_cache import Layout, cached_weights
 
@@ -74,12 +75,14 @@ def int8_layout(shape: ModelShape, dtype: torch.dtype) -> Layout:
 
 
 def int8_linear(shape: ModelShape, weights: Mapping[str, torch.Tensor], prefix: str, names: Sequence[str]) -> Linear:
-    """One product out of `int8_weights`, in memory of its own."""
+    """One product out of `int8_weights`, laid out, in memory of its own."""
     name = product_name(prefix, names)
-    digits, scales = weights[f"{name}.digits"].clone(), weights[f"{name}.scales"].clone()
+    digits, scales = weights[f"{name}.digits"], weights[f"{name}.scales"].clone()
     outputs, inputs = digits.shape
     block, fine = _grain(shape, names, inputs)
-    return Linear(outputs, inputs, torch.int8, digits, scales=scales, block=block, fine=fine)
+    mapped = Linear(outputs, inputs, torch.int8, digits, scales=scales, block=block, fine=fine)
+    laid = lay_out_int8(mapped)
+    return laid if laid is not mapped else replace(mapped, data=digits.clone())
 
 
 def product_name(prefix: str, names: Sequence[str]) -> str:

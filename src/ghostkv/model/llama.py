@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ghostkv.model.batch import Batch
-from ghostkv.model.gemm import Linear, lay_out_int8, prepare
+from ghostkv.model.gemm import Linear, prepare
 from ghostkv.model.int8 import rotate
 from ghostkv.model.int8_weights import int8_linear
 from ghostkv.model.kv_tensors import KVTensors
@@ -66,7 +66,7 @@ class Llama:
 
         def linear(prefix: str, *names: str) -> Linear:
             if int8:
-                return lay_out_int8(int8_linear(shape, weights, prefix, names))
+                return int8_linear(shape, weights, prefix, names)
             return prepare(torch.cat([weights[f"{prefix}{name}.weight"] for name in names]).to(device))
 
         self.shape = shape
