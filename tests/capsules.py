@@ -74,9 +74,10 @@ def run(worker: Worker, turn: Turn, start: Start = FROM_THE_START) -> tuple[list
 def capsules(worker: Worker, turn: Turn, manifest: Manifest) -> tuple[Said, list[Capsule]]:
     """An answer, and a capsule before its first event and after each but the last."""
     events, left = run(worker, turn)
-    prompt = turn.prompt or tuple(worker.context.template_of(turn.tools)(turn.messages))
-    answering = Answering(turn, prompt, turn.grammar.digest if turn.grammar else "")
-    asked = NewTurn("a", "completions", "{}", 7, turn.sampling.seed, turn.max_tokens, len(prompt), turn.messages)
+    answering = Answering.of(turn, worker)
+    asked = NewTurn(
+        "a", "completions", "{}", 7, turn.sampling.seed, turn.max_tokens, len(answering.prompt), turn.messages
+    )
     record = SessionRecord("s", "t", 5, worker.name, worker.manifest, metadata=(("k", "v"),)).opened(asked)
     carried, waiting = None, iter(left)
     found = [Capsule.at(manifest, record, answering, None)]

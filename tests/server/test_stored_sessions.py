@@ -339,3 +339,47 @@ def test_what_cannot_go_on_says_why(opening: Opening) -> None:
     store.close()
     with opening() as service:
         assert text + rest(service, last + 1) == LONG[:600]
+
+
+def test_an_answer_that_the_pool_would_begin_differently_is_refused(tmp_path: Path) -> None:
+    """Under auto the first segment reads the whole prompt where that fits; with less room it would be another text."""
+    talk = [{"role": role, "content": LONG[:150]} for role in ("user", "assistant", "user")]
+    asked = {"model": "scripted", "messages": talk, "max_tokens": 600, "stream": True}
+    sent = asked | {"ghostkv": {"session": "s", "residency": "auto"}}
+
+    @contextmanager
+    def pool(blocks: int, seconds: float = 0.0) -> Iterator[Service]:
+        store = SqliteStore(tmp_path / "store.db", MIB)
+        with serving(
+            scripted_worker(ScriptedBackend(saying(LONG), blocks=blocks, seconds=seconds)), store=store
+        ) as one:
+            yield one
+        store.close()
+
+    with pool(160, 0.003) as service:
+        assert service.http.post("/v1/sessions", json={"id": "s"}).status_code == 201
+        with service.http.stream("POST", "/v1/chat/completions", json=sent) as reply:
+            assert reply.status_code == 200, reply.read()
+            next(line for line in reply.iter_lines() if line == "id: 200")
+    with pool(36) as service:
+        reply = service.http.get("/v1/sessions/s/stream", params={"from": 201})
+        assert "began with all of its prompt in a pool of another size" in reply.text, reply.text[-400:]
+    with pool(160) as service:
+        reply = service.http.get("/v1/sessions/s/stream", params={"from": 201})
+        assert reply.text.endswith("data: [DONE]\n\n") and '"error"' not in reply.text
+
+
+def test_one_that_cannot_be_read_stops_no_other(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opening(seconds=0.003) as service:
+        for name in ("bad", "good"):
+            begun(service, body(name), 30)
+
+    async def regrown(worker: object, record: Any, tenant: str) -> None:
+        if json.loads(record.parameters)["ghostkv"]["session"] == "bad":
+            raise ValueError("a field of another build")
+
+    monkeypatch.setattr("ghostkv.server.app.recorded_grammar", regrown)
+    with opening(resume_s=0.05) as service:
+        assert until(lambda: shown(service, "good")["status"] == "idle")
+        reply = service.http.get("/v1/sessions/bad/stream", params={"from": 0})
+        assert "a field of another build" in reply.text

@@ -75,11 +75,9 @@ class StoreKeeping(Keeping):
 
     def answer(self, key: Key, turn: Turn, carried: Carried | None = None) -> Keeper:
         """See Keeping."""
-        context = self._worker.context
-        prompt = turn.prompt or tuple(context.template_of(turn.tools)(turn.messages))
-        answering = Answering(turn, prompt, turn.grammar.digest if turn.grammar else "")
-        whole = residency_of(turn, context).budget is None and turn.grammar is None and turn.plan is None
-        return StoreKeeper(self._store, self._manifest, key, answering, carried, logs=whole)
+        whole = residency_of(turn, self._worker.context).budget is None
+        logs = whole and turn.grammar is None and turn.plan is None
+        return StoreKeeper(self._store, self._manifest, key, Answering.of(turn, self._worker), carried, logs=logs)
 
     async def made(self, record: SessionRecord) -> None:
         """See Keeping."""

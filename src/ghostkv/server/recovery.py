@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 
-from ghostkv.errors import GhostError
+from ghostkv.errors import GhostError, RecordRefused
 from ghostkv.request import Grammar
 from ghostkv.server.desk import Desk
 from ghostkv.server.running import Feed
@@ -98,7 +98,8 @@ class Recovery:
             if self._desk.broken_off(key) is capsule:  # nobody has ended it meanwhile
                 self._desk.resume(key, found, self._feeding(found))
                 _tell(capsule, found)
-        except GhostError as error:
+        except Exception as problem:  # noqa: BLE001 - whatever is wrong with one answer is no other's concern
+            error = problem if isinstance(problem, GhostError) else RecordRefused(f"it cannot be read here: {problem}")
             _log.error("session %s cannot go on: %s", key[1], error.message)
             self._desk.give_up(key, error)
 

@@ -19,11 +19,12 @@ from ghostkv.protocol.payload import Payload, Sealed
 from ghostkv.protocol.sentence_index import SentenceIndex
 from ghostkv.protocol.token_log import TokenLog
 from ghostkv.protocol.transition import Memory
-from ghostkv.session.chain import Carried
+from ghostkv.session.chain import Carried, Chain
 from ghostkv.session.manifest import Manifest
 from ghostkv.session.plain import decode, encode
 from ghostkv.session.record import SessionRecord
 from ghostkv.session.turn import Turn
+from ghostkv.session.worker import Worker
 
 VERSION = 1
 """Grows with every change of form."""
@@ -37,7 +38,14 @@ class Answering:
 
     turn: Turn  # as it was asked, seed and plan included, but for its grammar
     prompt: tuple[int, ...]  # ids of the client's whole prompt
+    whole: bool  # whether its first segment read all of that although the policy flushes: the pool decides
     grammar: str  # digest of its grammar, which is compiled from the recorded request; "" without one
+
+    @classmethod
+    def of(cls, turn: Turn, worker: Worker) -> Answering:
+        """`turn` as it begins now. Raises what `Chain.of` does."""
+        chain = Chain.of(replace(turn, plan=None), worker.context, worker.backend.capabilities())
+        return cls(turn, chain.prompt, chain.begins_whole, turn.grammar.digest if turn.grammar else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def answering_parts(answering: Answering | None) -> tuple[Any, ...] | None:
     """Its parts, for `plain`."""
     if answering is None:
         return None
-    return replace(answering.turn, grammar=None), answering.prompt, answering.grammar
+    return replace(answering.turn, grammar=None), answering.prompt, answering.whole, answering.grammar
 
 
 def carried_parts(carried: Carried | None) -> tuple[Any, ...] | None:

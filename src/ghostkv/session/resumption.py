@@ -47,6 +47,9 @@ def resumed(capsule: Capsule, worker: Worker, grammar: Grammar | None) -> Resume
     chain = Chain.of(replace(turn, plan=None), worker.context, worker.backend.capabilities())
     if chain.prompt != answering.prompt:
         raise RecordRefused("the recorded prompt is another")
+    if capsule.carried is None and chain.begins_whole != answering.whole:
+        held = "all" if answering.whole else "part"
+        raise RecordRefused(f"it began with {held} of its prompt in a pool of another size")
     if turn.plan is not None:
         return Resumed(turn, _with_events(capsule.record, ()), FROM_THE_START)
     closed, known = _divided(capsule.record.turns[-1].events)
