@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
+import numpy.typing as npt
 import pytest
 import torch
 
-from ghostkv.model import int8
+from ghostkv.model import int8, kernels
 from ghostkv.model.gemm import Linear, lay_out_int8, prepare, product
 from ghostkv.model.panels import Panels, readable
 from ghostkv.model.threads import compute
@@ -32,6 +35,10 @@ def digits(weight: torch.Tensor, fine: int = 0) -> tuple[Linear, Linear]:
     """(plain, in panels)."""
     plain = int8.prepare_int8(weight, 1, fine)
     return plain, lay_out_int8(plain)
+
+
+def flat(x: torch.Tensor) -> npt.NDArray[Any]:
+    return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).view(-1).numpy()
 
 
 def random_bytes(rows: int, inputs: int) -> torch.Tensor:
@@ -67,6 +74,31 @@ def test_digits_are_the_library_s_exact_product(outputs: int, inputs: int, fine:
             x, scales = random_bytes(rows, inputs), normal(rows, rows).abs()
             with compute(threads):
                 assert torch.equal(product(x, laid, scales), product(x, plain, scales))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize(("width", "inputs"), [(48, 8), (40, 24), (100, 96), (1, 4), (1536, 576)])
+def test_a_gated_product_is_its_two_halves_put_through_silu(dtype: str, width: int, inputs: int) -> None:
+    weight = normal(width, 2 * width, inputs)
+    if dtype == "int8":
+        plain = replace(int8.prepare_int8(weight), gated=True)
+        linear, kind = lay_out_int8(plain), torch.float32
+    else:
+        linear, kind = prepare(weight.bfloat16(), gated=True), torch.bfloat16
+    if not isinstance(linear.data, Panels):
+        pytest.skip("the library multiplies these on this processor")
+    assert torch.equal(linear.dense(), plain.dense() if dtype == "int8" else weight.bfloat16())
+    for rows in ROWS:
+        x = random_bytes(rows, inputs) if dtype == "int8" else normal(rows, rows, inputs).bfloat16()
+        scales = normal(rows, rows).abs() if dtype == "int8" else None
+        for threads in (1, 2):
+            found, expected = torch.empty(rows, width, dtype=kind), torch.empty(rows, width, dtype=kind)
+            with compute(threads):
+                both = product(x, linear, scales)
+                kernels.gated_silu(flat(both), flat(expected), rows, width, threads)
+                factors = None if scales is None else scales.numpy()
+                linear.data.multiply(flat(x), factors, flat(found), rows, threads)
+            assert torch.equal(found, expected)
 
 
 @int8_only

@@ -52,16 +52,36 @@ class CPUOps:
         return max(plan.padded(rows if plan.free else min(rows, plan.counts[-1])) for plan in self._plans.values())
 
     def linear(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
-        plan = self._plans[weight.outputs, weight.inputs]
-        padded, row_scales = plan.padded(rows), None
+        if not self._by_panels(x, weight, out, rows):
+            out[:rows] = self._by_plan(x, weight, rows)
+
+    def gated(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
+        if not self._by_panels(x, weight, out, rows):
+            both = self._by_plan(x, weight, rows).float().contiguous()
+            kernels.gated_silu(_view(both), self._array(out), rows, out.shape[1], self._threads)
+
+    def _by_panels(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> bool:
+        """Multiply by our own product, if the weight is laid out for it and it has passed the check."""
+        if not (self._plan(weight).free and isinstance(weight.data, Panels)):
+            return False
+        factors = None
         if weight.scales is not None:
             x, row_scales = self._quantize(x, weight, rows)
-        if plan.free and isinstance(weight.data, Panels):
-            factors = None if row_scales is None else self._array(row_scales)
-            weight.data.multiply(self._array(x), factors, self._array(out), rows, self._threads)
-            return
-        scales = None if row_scales is None else row_scales[:padded]
-        out[:rows] = plan.run(self._product, x[:padded], weight, scales)[:rows]
+            factors = self._array(row_scales)
+        weight.data.multiply(self._array(x), factors, self._array(out), rows, self._threads)
+        return True
+
+    def _by_plan(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
+        """`gemm.product` of the first rows, called as the check allows."""
+        plan, scales = self._plan(weight), None
+        padded = plan.padded(rows)
+        if weight.scales is not None:
+            x, row_scales = self._quantize(x, weight, rows)
+            scales = row_scales[:padded]
+        return plan.run(self._product, x[:padded], weight, scales)[:rows]
+
+    def _plan(self, weight: Linear) -> GemmPlan:
+        return self._plans[weight.outputs, weight.inputs]
 
     def _quantize(self, x: torch.Tensor, weight: Linear, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Digits and scales of the first rows of a buffer, in tensors of its size; behind those, anything."""
@@ -187,9 +207,6 @@ class CPUOps:
             shape.head_size,
             self._threads,
         )
-
-    def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        kernels.gated_silu(self._array(gate_up), self._array(out), rows, out.shape[1], self._threads)
 
     def _row_scratch(self, width: int) -> npt.NDArray[np.float32]:
         if len(self._rows) < self._threads * width:

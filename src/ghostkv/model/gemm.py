@@ -38,6 +38,7 @@ class Linear:
     scales: torch.Tensor | None = None  # float32 [outputs], of int8 weights: see `int8.py`
     block: int = 1  # of the Hadamard transform that the inputs of int8 weights go through
     fine: int = 0  # last outputs that are second digits of those before them
+    gated: bool = False  # read by `Ops.gated`: its halves are the projections to the gate and to what it lets through
 
     @property
     def width(self) -> int:
@@ -62,24 +63,27 @@ class Linear:
 Product = Callable[[torch.Tensor, Linear, torch.Tensor | None], torch.Tensor]
 
 
-def prepare(weight: torch.Tensor) -> Linear:
-    """Lay out `weight` [outputs, inputs] for `product`.
+def prepare(weight: torch.Tensor, *, gated: bool = False) -> Linear:
+    """Lay out `weight` [outputs, inputs] for `product`, or for that of `Ops.gated`.
 
     bfloat16 on a CPU whose products are not ours is packed by oneDNN once: the plain product packs the whole matrix in
     every call.
     """
     outputs, inputs = weight.shape
     if readable(weight):
-        return Linear(outputs, inputs, weight.dtype, Panels.of(weight))
+        panels = Panels.of(weight, None, outputs // 2 if gated else 0, gated=gated)
+        return Linear(outputs, inputs, weight.dtype, panels, gated=gated)
     packed = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and _packs_bfloat16()
-    return Linear(outputs, inputs, weight.dtype, torch.ops.mkldnn._reorder_linear_weight(weight) if packed else weight)
+    data = torch.ops.mkldnn._reorder_linear_weight(weight) if packed else weight
+    return Linear(outputs, inputs, weight.dtype, data, gated=gated)
 
 
 def lay_out_int8(linear: Linear) -> Linear:
     """Lay out plain int8 weights for `product`."""
     if not isinstance(linear.data, torch.Tensor) or not readable(linear.data):
         return linear
-    return replace(linear, data=Panels.of(linear.data, linear.scales, linear.fine))
+    paired = linear.outputs // 2 if linear.gated else linear.fine
+    return replace(linear, data=Panels.of(linear.data, linear.scales, paired, gated=linear.gated))
 
 
 def product(x: torch.Tensor, linear: Linear, row_scales: torch.Tensor | None = None) -> torch.Tensor:

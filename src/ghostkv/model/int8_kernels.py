@@ -25,6 +25,9 @@ def transform(x: Any, at: int, width: int, block: int) -> None:
         for j in range(at, at + width, v.LANES):
             v.store(x, j, v.hadamard(v.load(x, j)))
         step = v.LANES
+        while 4 * step <= block:
+            _two_steps(x, at, width, step)
+            step *= 4
     while step < block:
         for start in range(at, at + width, 2 * step):
             if step >= v.LANES:
@@ -37,6 +40,21 @@ def transform(x: Any, at: int, width: int, block: int) -> None:
                     first, second = x[j], x[j + step]
                     x[j], x[j + step] = first + second, first - second
         step *= 2
+
+
+@njit(nogil=True, cache=True)
+def _two_steps(x: Any, at: int, width: int, step: int) -> None:
+    """The butterflies of `transform` over `step` and then over 2 * step, reading and writing once."""
+    for start in range(at, at + width, 4 * step):
+        for j in range(start, start + step, v.LANES):
+            first, second = v.load(x, j), v.load(x, j + step)
+            third, fourth = v.load(x, j + 2 * step), v.load(x, j + 3 * step)
+            sum_low, difference_low = v.add(first, second), v.sub(first, second)
+            sum_high, difference_high = v.add(third, fourth), v.sub(third, fourth)
+            v.store(x, j, v.add(sum_low, sum_high))
+            v.store(x, j + step, v.add(difference_low, difference_high))
+            v.store(x, j + 2 * step, v.sub(sum_low, sum_high))
+            v.store(x, j + 3 * step, v.sub(difference_low, difference_high))
 
 
 @njit(nogil=True, cache=True)
@@ -86,7 +104,7 @@ def quantize(x: Any, digits: Any, scales: Any, scratch: Any, rows: int, width: i
                 scales[row] = _digits_of_row(x, row * width, digits, row * width, width)
             else:
                 at = thread * width
-                for j in range(width):
-                    scratch[at + j] = x[row * width + j]
+                for j in range(0, width, v.LANES):  # element by element, Numba would look for negative indices
+                    v.store_part(scratch, at + j, v.load_part(x, row * width + j, width - j), width - j)
                 transform(scratch, at, width, block)
                 scales[row] = _digits_of_row(scratch, at, digits, row * width, width)

@@ -80,7 +80,9 @@ def int8_linear(shape: ModelShape, weights: Mapping[str, torch.Tensor], prefix: 
     digits, scales = weights[f"{name}.digits"], weights[f"{name}.scales"].clone()
     outputs, inputs = digits.shape
     block, fine = _grain(shape, names, inputs)
-    mapped = Linear(outputs, inputs, torch.int8, digits, scales=scales, block=block, fine=fine)
+    mapped = Linear(
+        outputs, inputs, torch.int8, digits, scales=scales, block=block, fine=fine, gated="gate_proj" in names
+    )
     laid = lay_out_int8(mapped)
     return laid if laid is not mapped else replace(mapped, data=digits.clone())
 

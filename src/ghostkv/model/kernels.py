@@ -62,12 +62,13 @@ def attention_scratch(threads: int, group: int, head_size: int) -> np.ndarray[An
 @njit(nogil=True, cache=True)
 def begin_group(scratch: Any, at: int, group: int, size: int) -> None:
     """Empty the running softmax of one query row's group."""
-    for i in range(BLOCK_TOKENS):
-        scratch[at + _MAXIMUM + i] = _NEGATIVE_INFINITY if i < group else _ZERO
-        scratch[at + _NEW + i] = _ZERO
-        scratch[at + _SUM + i] = _ZERO
-    for i in range(group * size):
-        scratch[at + accumulators_at(group) + i] = _ZERO
+    zeros = v.splat(_ZERO)
+    v.store(scratch, at + _MAXIMUM, v.keep_first(v.splat(_NEGATIVE_INFINITY), group, _ZERO))
+    v.store(scratch, at + _NEW, zeros)
+    v.store(scratch, at + _SUM, zeros)
+    totals = at + accumulators_at(group)
+    for i in range(totals, totals + group * size, v.LANES):
+        v.store(scratch, i, zeros)
 
 
 @njit(nogil=True, cache=True)
@@ -174,14 +175,13 @@ def _common_blocks(tables: Any, one: int, other: int, visible: int) -> int:
 @njit(nogil=True, cache=True)
 def _part_group(scratch: Any, pair: int, second: int, at: int, group: int, size: int) -> None:
     """Copy the running softmax of the first or second row of a pair to a place of its own."""
-    for i in range(BLOCK_TOKENS):
-        own = i < group
-        scratch[at + _MAXIMUM + i] = scratch[pair + _MAXIMUM + second * group + i] if own else _ZERO
-        scratch[at + _NEW + i] = _ZERO
-        scratch[at + _SUM + i] = scratch[pair + _SUM + second * group + i] if own else _ZERO
+    first = pair + second * group
+    v.store(scratch, at + _MAXIMUM, v.keep_first(v.load(scratch, first + _MAXIMUM), group, _ZERO))
+    v.store(scratch, at + _NEW, v.splat(_ZERO))
+    v.store(scratch, at + _SUM, v.keep_first(v.load(scratch, first + _SUM), group, _ZERO))
     source, to = pair + accumulators_at(2 * group) + second * group * size, at + accumulators_at(group)
-    for i in range(group * size):
-        scratch[to + i] = scratch[source + i]
+    for i in range(0, group * size, v.LANES):
+        v.store(scratch, to + i, v.load(scratch, source + i))
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -229,8 +229,8 @@ def attend(
                 query = (members[i] * kv_heads + head) * span
                 if scales is not None:
                     transform(queries, query, span, size)
-                for j in range(span):
-                    scratch[asked + (i - first) * span + j] = queries[query + j]
+                for j in range(0, span, v.LANES):
+                    v.store(scratch, asked + (i - first) * span + j, v.load(queries, query + j))
             common = 0
             if last - first == 2:
                 one, other = members[first], members[first + 1]

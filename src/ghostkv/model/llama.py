@@ -46,7 +46,6 @@ class Buffers:
         self.attended = buffer(attention)
         self.gated = buffer(shape.intermediate)
         self.qkv = buffer(attention + 2 * kv, torch.float32)
-        self.gate_up = buffer(2 * shape.intermediate, torch.float32)
         self.delta = buffer(shape.hidden, torch.float32)
 
 
@@ -67,7 +66,8 @@ class Llama:
         def linear(prefix: str, *names: str) -> Linear:
             if int8:
                 return int8_linear(shape, weights, prefix, names)
-            return prepare(torch.cat([weights[f"{prefix}{name}.weight"] for name in names]).to(device))
+            joined = torch.cat([weights[f"{prefix}{name}.weight"] for name in names])
+            return prepare(joined.to(device), gated="gate_proj" in names)
 
         self.shape = shape
         self.int8 = int8
@@ -139,8 +139,7 @@ class Llama:
                 ops.attend_windowed(b.queries, own, batch, batch.windowed, self._rope, b.attended, shape)
             ops.linear(b.attended, layer.output, b.delta, rows)
             ops.add_norm(b.residual, b.delta, layer.mlp_norm, b.normed, rows, epsilon)
-            ops.linear(b.normed, layer.gate_up, b.gate_up, rows)
-            ops.gated_silu(b.gate_up, b.gated, rows)
+            ops.gated(b.normed, layer.gate_up, b.gated, rows)
             ops.linear(b.gated, layer.down, b.delta, rows)
             if index in shifts:
                 shifts[index].add_to(b.residual)  # before `delta`, in place: rows that do not steer are not touched

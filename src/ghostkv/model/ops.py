@@ -30,6 +30,13 @@ class Ops(Protocol):
         """out[:rows] = x[:rows] @ weight.T; out float32. Of x, as many rows as `padded_rows` says may be read."""
         ...
 
+    def gated(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
+        """out[:rows] = silu(x[:rows] @ first half.T) * (x[:rows] @ second half.T), of a `Linear.gated` weight.
+
+        silu(y) = y / (1 + e**-y) (SwiGLU, Shazeer 2020). Of x, as many rows as `padded_rows` says may be read.
+        """
+        ...
+
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         """residual[i] = table[ids[i]]; ids int32."""
         ...
@@ -99,8 +106,4 @@ class Ops(Protocol):
 
         A key's position is its place among what the row sees.
         """
-        ...
-
-    def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        """out = silu(gate) * up; gate_up holds [gate, up] in each row."""
         ...

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from ghostkv.model import vector as v
-from ghostkv.model.tile import PANEL, TILE_ROWS, multiply_tile
+from ghostkv.model.tile import PANEL, TILE_ROWS, WORD, multiply_tile
 
 _TILE = TILE_ROWS * PANEL
 
@@ -22,19 +22,59 @@ def product_scratch(threads: int, dtype: type[np.float32 | np.int32]) -> np.ndar
     return np.zeros(threads * 2 * _TILE, dtype=dtype)
 
 
-@njit(nogil=True, cache=True, inline="never")
-def _scaled_row(
-    sums: Any, at: int, scales: Any, scale: int, fine: int, row_scale: float, out: Any, to: int, n: int
-) -> None:
-    """out[to : to + n] = the sums of one row of a panel, times the scale of each output, times the row's.
+@njit(nogil=True, cache=True)
+def _scaled(sums: Any, at: int, scales: Any, scale: int) -> Any:
+    """16 sums as float32, times the scales of their outputs where those are digits."""
+    if scales is None:
+        return v.load(sums, at)
+    return v.mul(v.load(sums, at), v.load(scales, scale))
 
-    With `fine` >= 0 the second digits' sums follow a tile later, and their scales begin at `fine`.
+
+@njit(nogil=True, cache=True, inline="never")
+def _finish_tile(
+    sums: Any,
+    at: int,
+    scales: Any,
+    own: int,
+    second: int,
+    gated: Any,
+    row_scales: Any,
+    rows: tuple[int, int],
+    out: Any,
+    to: int,
+    width: int,
+    n: int,
+) -> None:
+    """out[to : to + n] of each row = what its sums of one panel come to; `rows`: the first, and the one after the last.
+
+    Scales begin at `own`. With second >= 0 there are the sums of another panel, a tile later, whose scales begin
+    there: second digits, which are added, or, `gated`, what silu of the first is multiplied by.
     """
+    one, zero = v.splat(np.float32(1.0)), v.splat(np.float32(0.0))
     for j in range(0, n, v.LANES):
-        value = v.mul(v.load(sums, at + j), v.load(scales, scale + j))
-        if fine >= 0:
-            value = v.add(value, v.mul(v.load(sums, at + _TILE + j), v.load(scales, fine + j)))
-        v.store_part(out, to + j, v.mul(value, v.splat(row_scale)), n - j)
+        for row in range(rows[0], rows[1]):
+            place = at + (row - rows[0]) * PANEL + j
+            value = _scaled(sums, place, scales, own + j)
+            other = _scaled(sums, place + _TILE, scales, second + j) if second >= 0 else zero
+            if second >= 0 and not gated:
+                value = v.add(value, other)
+            if scales is not None:
+                value = v.mul(value, v.splat(row_scales[row]))
+            if gated:
+                if scales is not None:
+                    other = v.mul(other, v.splat(row_scales[row]))
+                value = v.mul(v.div(value, v.add(one, v.exp(v.sub(zero, value)))), other)
+            target = to + row * width + j
+            if n - j >= v.LANES:
+                v.store(out, target, value)
+            else:
+                v.store_part(out, target, value, n - j)
+
+
+@njit(nogil=True, cache=True)
+def _task_at(unit: int, single: int) -> int:
+    """The task that a unit of work falls into: `single` tasks of one unit each, then tasks of two."""
+    return unit if unit <= single else single + (unit - single) // 2
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -49,37 +89,38 @@ def multiply(
     rows: int,
     inputs: int,
     width: int,
-    fine: int,
+    paired: int,
+    gated: Any,
     threads: int,
 ) -> None:
-    """out[row] = x[row] @ weight.T, float32 [rows, width].
+    """out[row] = x[row] @ weight.T [rows, width], as float32, or bfloat16 where out is uint16.
 
     bfloat16: x and panels uint16; starts, scales, row_scales None. Digits: x uint8 (digit + 128), panels int8, starts
-    int32 and scales float32 by output as the panels stand, row_scales float32 [rows]; to the last `fine` outputs their
-    second digits are added. Each thread takes a run of (panel, up to 8 rows).
+    int32 and scales float32 by output as the panels stand, row_scales float32 [rows]. Behind the last `paired` outputs
+    stand as many more of the weight: their second digits, which are added, or, `gated`, x @ those.T, by which silu of
+    the first is multiplied (all outputs then). Each thread takes a run of (panel, up to 8 rows).
     """
-    plain = width - fine
-    alone, pairs = (plain + PANEL - 1) // PANEL, (fine + PANEL - 1) // PANEL
+    plain = width - paired
+    alone, pairs = (plain + PANEL - 1) // PANEL, (paired + PANEL - 1) // PANEL
     tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
-    tasks = (alone + pairs) * tiles
+    units = (alone + 2 * pairs) * tiles
     for thread in prange(threads):
         at = thread * 2 * _TILE
-        for task in range(tasks * thread // threads, tasks * (thread + 1) // threads):
+        begin, end = units * thread // threads, units * (thread + 1) // threads
+        for task in range(_task_at(begin, alone * tiles), _task_at(end, alone * tiles)):
             panel, tile = task // tiles, task % tiles
             first, last = rows * tile // tiles, rows * (tile + 1) // tiles
             column = panel * PANEL if panel < alone else plain + (panel - alone) * PANEL
             count = min(PANEL, (plain if panel < alone else width) - column)
-            source, own, second = first * inputs, panel * PANEL, (panel + pairs) * PANEL
-            multiply_tile(x, source, inputs, panels, own * inputs, starts, own, sums, at, last - first)
+            source, own, second = first * inputs, panel * PANEL, -1
+            # Three tiles bring a panel near, a third each; where there are fewer, memory is busy as it is.
+            near = inputs * PANEL + tile % 3 * v.LANES * WORD // panels.itemsize if tiles >= 3 else 0
+            weights = own * inputs
+            multiply_tile(x, source, inputs, panels, weights, starts, own, sums, at, last - first, weights + near)
             if panel >= alone:
+                second, to = (panel + pairs) * PANEL, at + _TILE
+                weights = second * inputs
                 multiply_tile(
-                    x, source, inputs, panels, second * inputs, starts, second, sums, at + _TILE, last - first
+                    x, source, inputs, panels, weights, starts, second, sums, to, last - first, weights + near
                 )
-            for row in range(first, last):
-                each, to = at + (row - first) * PANEL, row * width + column
-                if scales is None:
-                    for j in range(0, count, v.LANES):
-                        v.store_part(out, to + j, v.load(sums, each + j), count - j)
-                else:
-                    fine_scales = second if panel >= alone else -1
-                    _scaled_row(sums, each, scales, own, fine_scales, row_scales[row], out, to, count)
+            _finish_tile(sums, at, scales, own, second, gated, row_scales, (first, last), out, column, width, count)

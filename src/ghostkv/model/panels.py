@@ -1,7 +1,7 @@
 """Weights laid out for `panel_kernels`: 48 outputs side by side, so that a product reads all of them once, in order.
 
-Outputs with a second digit, and those digits, begin panels of their own; the last panel of each part is filled up with
-zeros.
+Outputs with a second digit, and those digits, begin panels of their own, and so do the two halves of a gated weight;
+the last panel of each part is filled up with zeros.
 """
 
 from __future__ import annotations
@@ -45,31 +45,37 @@ def _features() -> dict[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A weight [outputs, inputs] whose last `fine` outputs are second digits of those before them."""
+    """A weight [outputs, inputs] whose last `paired` outputs go with those before them, one by one.
+
+    They are second digits, or, `gated`, what silu of the first half is multiplied by.
+    """
 
     outputs: int
     inputs: int
-    fine: int
+    paired: int
+    gated: bool
     weights: npt.NDArray[Any]  # flat [panels][words][48][elements of a word]; bfloat16 as uint16, or int8
     starts: npt.NDArray[np.int32] | None  # of digits, by place: what sums begin with, against ZERO_POINT
     scales: npt.NDArray[np.float32] | None  # of digits, by place
 
     @classmethod
-    def of(cls, weight: torch.Tensor, scales: torch.Tensor | None = None, fine: int = 0) -> Panels:
+    def of(
+        cls, weight: torch.Tensor, scales: torch.Tensor | None = None, paired: int = 0, *, gated: bool = False
+    ) -> Panels:
         """Lay out bfloat16 weights, or int8 ones with the `scales` [outputs] of their sums."""
         outputs, inputs = weight.shape
-        words = _laid(weight.contiguous().view(torch.int32), fine)
+        words = _laid(weight.contiguous().view(torch.int32), paired)
         if scales is None:
-            return cls(outputs, inputs, fine, words.view(np.uint16), None, None)
-        starts = -ZERO_POINT * weight.sum(dim=1, keepdim=True, dtype=torch.int32)
-        return cls(outputs, inputs, fine, words.view(np.int8), _laid(starts, fine), _laid(scales[:, None], fine))
+            return cls(outputs, inputs, paired, gated, words.view(np.uint16), None, None)
+        starts = _laid(-ZERO_POINT * weight.sum(dim=1, keepdim=True, dtype=torch.int32), paired)
+        return cls(outputs, inputs, paired, gated, words.view(np.int8), starts, _laid(scales[:, None], paired))
 
     def dense(self) -> torch.Tensor:
         """The weight again, [outputs, inputs] in its own dtype."""
         words = self.inputs * self.weights.itemsize // WORD
         laid = torch.from_numpy(self.weights.view(np.int32)).view(-1, words, PANEL)
         found = torch.empty(self.outputs, words, dtype=torch.int32)
-        for rows, panels, count in _pieces(self.outputs, self.fine):
+        for rows, panels, count in _pieces(self.outputs, self.paired):
             found[rows] = laid[panels, :, :count].transpose(1, 2).reshape(-1, words)
         return found.view(torch.bfloat16 if self.scales is None else torch.int8)
 
@@ -77,21 +83,35 @@ class Panels:
         self,
         x: npt.NDArray[Any],
         row_scales: npt.NDArray[np.float32] | None,
-        out: npt.NDArray[np.float32],
+        out: npt.NDArray[Any],
         rows: int,
         threads: int,
     ) -> None:
-        """`panel_product` of the first `rows` rows of flat arrays, into `out`."""
+        """`panel_product` of the first `rows` rows of flat arrays, into `out`; gated, silu(first) * second half."""
         sums = _sums(threads, np.float32 if self.scales is None else np.int32)
         weight = self.weights, self.starts, self.scales
-        sizes = rows, self.inputs, self.outputs - self.fine, self.fine
-        multiply(x, *weight, row_scales, out, sums, *sizes, threads)
+        sizes = rows, self.inputs, self.outputs - self.paired, self.paired
+        multiply(x, *weight, row_scales, out, sums, *sizes, self.gated, threads)
+
+    def halves(self) -> tuple[Panels, Panels]:
+        """The two matrices of a gated weight, in the same memory."""
+
+        def half(which: int) -> Panels:
+            def own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+                return np.split(array, 2)[which]
+
+            starts = None if self.starts is None else own(self.starts)
+            scales = None if self.scales is None else own(self.scales)
+            size = self.outputs // 2, self.inputs
+            return Panels(*size, paired=0, gated=False, weights=own(self.weights), starts=starts, scales=scales)
+
+        return half(0), half(1)
 
 
-def _pieces(outputs: int, fine: int) -> Iterator[tuple[slice, slice, int]]:
+def _pieces(outputs: int, paired: int) -> Iterator[tuple[slice, slice, int]]:
     """(outputs, the panels that they fill, how far): of each part its whole panels, then what is left."""
     panel = 0
-    for first, last in pairwise((0, outputs - 2 * fine, outputs - fine, outputs)):
+    for first, last in pairwise((0, outputs - 2 * paired, outputs - paired, outputs)):
         whole, left = divmod(last - first, PANEL)
         for begin, panels, count in ((first, whole, PANEL), (last - left, 1, left)):
             if panels and count:
@@ -99,9 +119,9 @@ def _pieces(outputs: int, fine: int) -> Iterator[tuple[slice, slice, int]]:
                 panel += panels
 
 
-def _laid(by_output: torch.Tensor, fine: int) -> npt.NDArray[Any]:
+def _laid(by_output: torch.Tensor, paired: int) -> npt.NDArray[Any]:
     """[outputs, n] as flat [panels][n][48], copied once."""
-    pieces = list(_pieces(len(by_output), fine))
+    pieces = list(_pieces(len(by_output), paired))
     laid = by_output.new_zeros(pieces[-1][1].stop, by_output.shape[1], PANEL)
     for rows, panels, count in pieces:
         laid[panels, :, :count] = by_output[rows].view(-1, count, by_output.shape[1]).transpose(1, 2)
@@ -109,11 +129,14 @@ def _laid(by_output: torch.Tensor, fine: int) -> npt.NDArray[Any]:
 
 
 def panel_product(x: torch.Tensor, panels: Panels, row_scales: torch.Tensor | None = None) -> torch.Tensor:
-    """x [n, inputs] @ weight.T as float32 [n, outputs - fine], by as many threads as Numba is set to.
+    """x [n, inputs] @ weight.T as float32, by as many threads as Numba is set to; of a gated weight both halves.
 
-    x bfloat16, or uint8 (digits + ZERO_POINT) with `row_scales` [n], 1 where absent.
+    x bfloat16, or uint8 (digits + ZERO_POINT) with `row_scales` [n], 1 where absent. Second digits are added: the
+    result is [n, outputs - paired] with them, else [n, outputs].
     """
-    out = torch.empty(len(x), panels.outputs - panels.fine)
+    if panels.gated:
+        return torch.cat([panel_product(x, half, row_scales) for half in panels.halves()], dim=1)
+    out = torch.empty(len(x), panels.outputs - panels.paired)
     source, factors = x.contiguous().view(-1), None
     if panels.scales is None:
         source = source.view(torch.uint16)

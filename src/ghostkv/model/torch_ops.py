@@ -27,8 +27,11 @@ class TorchOps:
         return rows
 
     def linear(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
-        exact = weight.scales is not None
-        out[:rows] = int8.linear(x[:rows], weight) if exact else torch.mm(x[:rows], weight.dense().t())
+        out[:rows] = _product(x[:rows], weight)
+
+    def gated(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
+        gate, up = _product(x[:rows], weight).float().chunk(2, dim=1)
+        out[:rows] = (F.silu(gate) * up).to(out.dtype)
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         residual[:rows] = table[ids.to(table.device, torch.int64)].float()
@@ -117,9 +120,9 @@ class TorchOps:
             weights = torch.einsum("hgd,nhd->hgn", q, k).softmax(dim=-1)
             out[row] = torch.einsum("hgn,nhd->hgd", weights, v).reshape(-1).to(out.dtype)
 
-    def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, rows: int) -> None:
-        gate, up = gate_up[:rows].float().chunk(2, dim=1)
-        out[:rows] = (F.silu(gate) * up).to(out.dtype)
+
+def _product(x: torch.Tensor, weight: Linear) -> torch.Tensor:
+    return torch.mm(x, weight.dense().t()) if weight.scales is None else int8.linear(x, weight)
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -349,12 +349,16 @@ def exp(typingctx: Any, value: Any) -> Any:
     return vec16(vec16), generate
 
 
-def _prefetch(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> None:
-    """Ask for the cache line of array[offset] to be brought near; never faults."""
-    place = pointer(context, builder, array_type, array, offset, ir.IntType(8))
+def prefetch_line(builder: Any, place: Any, locality: int = 3) -> None:
+    """Ask for the cache line at `place` to be brought near (3: into every cache); never faults."""
     kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [place, _I32(0), _I32(3), _I32(1)])  # a read, kept in every cache level
+    builder.call(function, [place, _I32(0), _I32(locality), _I32(1)])  # a read
+
+
+def _prefetch(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> None:
+    """`prefetch_line` of array[offset]."""
+    prefetch_line(builder, pointer(context, builder, array_type, array, offset, ir.IntType(8)))
 
 
 @intrinsic
