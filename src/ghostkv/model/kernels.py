@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from ghostkv.model import kv_block
 from ghostkv.model import vector as v
 from ghostkv.model.int8_kernels import transform
-from ghostkv.model.kv_kernels import scaled, turn_key, write_slot
+from ghostkv.model.kv_kernels import scaled, turn_key, write_key, write_value
 from ghostkv.model.kv_tensors import BLOCK_SCALES
 from ghostkv.step import BLOCK_TOKENS
 
@@ -45,7 +46,7 @@ Lengths = tuple[int, ...]  # only how many there are counts: kernels are compile
 def group_lengths(group: int) -> tuple[Lengths, Lengths, Lengths]:
     """(heads, pair, chains) of `attend` for so many query heads per KV head."""
     pair = 2 * group if 2 * group <= MAX_GROUP else 0
-    return (0,) * group, (0,) * pair, (0,) * v.side_by_side(group)
+    return (0,) * group, (0,) * pair, (0,) * kv_block.side_by_side(group)
 
 
 @njit
@@ -90,7 +91,8 @@ def attend_block(
     scales: Any,
     scale_base: int,
     ahead: int,
-    count: int,
+    first: int,
+    last: int,
     queries: Any,
     query: int,
     scratch: Any,
@@ -99,17 +101,16 @@ def attend_block(
     chains: Any,
     size: int,
 ) -> None:
-    """Fold `count` slots of one block into the running softmax of one query row's group (online softmax, Milakov 2018).
+    """Fold slots `first` to before `last` of a block into a query row's running softmax (online, Milakov 2018).
 
-    keys hold [head size, slots] so that a score vector is a plain sum of products; values hold [slots, head size].
-    The scales of digits are factors of a slot's score, then of its weight: no digit is scaled by itself. The block to
-    bring near meanwhile is `ahead` elements further on.
+    Keys and values as `kv_block` says, queries packed for the keys. The scales of digits are factors of a slot's score,
+    then of its weight: no digit is scaled by itself. The block to bring near meanwhile is `ahead` elements further on.
     """
     group = len(heads)
-    v.dot_columns(keys, key_base, ahead, queries, query, size, heads, chains, scratch, at + _WEIGHTS)
+    kv_block.dot_columns(keys, key_base, ahead, queries, query, size, heads, chains, scratch, at + _WEIGHTS)
     for head in range(group):
         w = at + _WEIGHTS + head * BLOCK_TOKENS
-        scores = v.keep_first(scaled(v.load(scratch, w), scales, scale_base), count, _NEGATIVE_INFINITY)
+        scores = v.keep_between(scaled(v.load(scratch, w), scales, scale_base), first, last, _NEGATIVE_INFINITY)
         v.store(scratch, w, scores)
         scratch[at + _NEW + head] = max(scratch[at + _MAXIMUM + head], v.lane_max(scores))
     new = v.load(scratch, at + _NEW)
@@ -119,9 +120,11 @@ def attend_block(
         w = at + _WEIGHTS + head * BLOCK_TOKENS
         weights = v.exp(v.sub(v.load(scratch, w), v.splat(scratch[at + _NEW + head])))
         scratch[at + _SUM + head] = scratch[at + _SUM + head] * scratch[at + _SCALE + head] + v.lane_sum(weights)
-        v.store(scratch, w, scaled(weights, scales, scale_base + BLOCK_TOKENS))
+        kv_block.pack(values, scratch, w, scaled(weights, scales, scale_base + BLOCK_TOKENS))
     totals = at + accumulators_at(group)
-    v.add_weighted_rows(values, value_base, ahead, count, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads)
+    kv_block.add_weighted_rows(
+        values, value_base, ahead, first, last, scratch, at + _WEIGHTS, at + _SCALE, totals, size, heads
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -156,7 +159,22 @@ def _attend_blocks(
         count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
         at_scales = place * BLOCK_SCALES
         attend_block(
-            keys, base, values, base, scales, at_scales, ahead, count, queries, query, scratch, at, heads, chains, size
+            keys,
+            base,
+            values,
+            base,
+            scales,
+            at_scales,
+            ahead,
+            0,
+            count,
+            queries,
+            query,
+            scratch,
+            at,
+            heads,
+            chains,
+            size,
         )
 
 
@@ -209,12 +227,13 @@ def attend(
     heads is a tuple whose length is the number of query heads per KV head (compiled for each), pair one twice as long,
     or empty; chains as `vector.dot_columns` takes it. Two rows that begin with the same blocks read those together:
     each row's sums stay as they are alone.
-    queries float32 [rows, kv_heads * len(heads), size], already scaled; keys [blocks, kv_heads, size, 16] and values
-    [blocks, kv_heads, 16, size] of one layer, scales None or [blocks, kv_heads, 2, 16]; tables int32
+    queries float32 [rows, kv_heads * len(heads), size], already scaled; keys and values [blocks, kv_heads] of one
+    layer, blocks as in `kv_block`, scales None or [blocks, kv_heads, 2, 16]; tables int32
     [sequences, width]; output like queries. Digits stand for turned keys: the members' queries are turned in place.
     """
     group = len(heads)
-    span = group * size
+    span, each = group * size, kv_block.per_word(keys)
+    words = span // each  # of a row's packed queries
     step = 2 if len(pair) > 0 and len(members) >= 2 * threads else 1
     runs = (len(members) + step - 1) // step
     for thread in prange(threads):
@@ -230,7 +249,7 @@ def attend(
                 if scales is not None:
                     transform(queries, query, span, size)
                 for j in range(0, span, v.LANES):
-                    v.store(scratch, asked + (i - first) * span + j, v.load(queries, query + j))
+                    kv_block.pack(keys, scratch, asked + (i - first) * words + j // each, v.load(queries, query + j))
             common = 0
             if last - first == 2:
                 one, other = members[first], members[first + 1]
@@ -252,7 +271,7 @@ def attend(
                 rest = common, (visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS
                 _attend_blocks(
                     keys, values, scales, tables, table_of_row[row] * width, rest, visible, (kv_heads, head),
-                    scratch, asked + (i - first) * span, scratch, at, heads, chains, size,
+                    scratch, asked + (i - first) * words, scratch, at, heads, chains, size,
                 )  # fmt: skip
                 end_group(scratch, at, group, size, output, (row * kv_heads + head) * span)
 
@@ -283,7 +302,7 @@ def rotate_and_write(
     block * 16 + offset; cosines and sines float32 [context, size / 2]; scratch float32 [threads * size]. Position 0
     rotates a key by nothing, bit for bit. With scales, keys are turned and written as digits, values written as digits.
     """
-    half = size // 2
+    half, each = size // 2, kv_block.per_word(keys)
     for thread in prange(threads):
         key = thread * size  # of `scratch`
         for row in range(thread, rows, threads):
@@ -309,16 +328,16 @@ def rotate_and_write(
                         v.store(scratch, key + half + j, high)
                 if head >= heads:
                     place = block + head - heads
-                    target = place * size * BLOCK_TOKENS + offset
+                    target = place * size * BLOCK_TOKENS + offset * each
                     if scales is not None:
                         turn_key(scratch, key, size)
                     at_scale = place * BLOCK_SCALES + offset
-                    write_slot(scratch, key, size, keys, target, BLOCK_TOKENS, scales, at_scale)
+                    write_key(scratch, key, size, keys, target, scales, at_scale)
             for head in range(kv_heads):
                 x = source + (heads + kv_heads + head) * size
-                target = ((block + head) * BLOCK_TOKENS + offset) * size
+                target = ((block + head) * BLOCK_TOKENS + offset // each * each) * size + offset % each
                 at_scale = (block + head) * BLOCK_SCALES + BLOCK_TOKENS + offset
-                write_slot(qkv, x, size, values, target, 1, scales, at_scale)
+                write_value(qkv, x, size, values, target, scales, at_scale)
 
 
 @njit(nogil=True, cache=True, inline="never")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from ghostkv.model.int8 import LARGEST, hadamard_block
-from ghostkv.model.kv_tensors import BLOCK_SCALES, LayerKV
+from ghostkv.model.kv_tensors import LayerKV
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
 
@@ -25,15 +25,17 @@ def write(kv: LayerKV, slots: torch.Tensor, keys: torch.Tensor, values: torch.Te
         scales = _scales(kv.scales, shape)
         keys, scales[blocks, :, 0, offsets] = to_digits(turn(keys) / hadamard_block(shape.head_size))
         values, scales[blocks, :, 1, offsets] = to_digits(values)
-    _keys(kv, shape)[blocks, :, :, offsets] = keys.to(kv.keys.dtype)
-    _values(kv, shape)[blocks, :, offsets] = values.to(kv.values.dtype)
+    each = kv.per_word
+    _keys(kv, shape)[blocks, :, :, offsets] = keys.to(kv.keys.dtype).reshape(*keys.shape[:2], -1, each)
+    _values(kv, shape)[blocks, :, offsets // each, :, offsets % each] = values.to(kv.values.dtype)
 
 
 def read(kv: LayerKV, slots: torch.Tensor, shape: ModelShape) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of `slots` as float32 [n, kv_heads, head_size]."""
     blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
-    keys = _keys(kv, shape)[blocks, :, :, offsets].float()
-    values = _values(kv, shape)[blocks, :, offsets].float()
+    each = kv.per_word
+    keys = _keys(kv, shape)[blocks, :, :, offsets].float().flatten(2)
+    values = _values(kv, shape)[blocks, :, offsets // each, :, offsets % each].float()
     if kv.scales is None:
         return keys, values
     scales = _scales(kv.scales, shape)[blocks, :, :, offsets].float().unsqueeze(-1)
@@ -61,13 +63,14 @@ def turn(x: torch.Tensor) -> torch.Tensor:
 
 
 def _keys(kv: LayerKV, shape: ModelShape) -> torch.Tensor:
-    return kv.keys.view(-1, shape.kv_heads, shape.head_size, BLOCK_TOKENS)
+    each = kv.per_word
+    return kv.keys.view(-1, shape.kv_heads, shape.head_size // each, BLOCK_TOKENS, each)
 
 
 def _values(kv: LayerKV, shape: ModelShape) -> torch.Tensor:
-    return kv.values.view(-1, shape.kv_heads, BLOCK_TOKENS, shape.head_size)
+    each = kv.per_word
+    return kv.values.view(-1, shape.kv_heads, BLOCK_TOKENS // each, shape.head_size, each)
 
 
 def _scales(flat: torch.Tensor, shape: ModelShape) -> torch.Tensor:
-    blocks = len(flat) // (shape.kv_heads * BLOCK_SCALES)
-    return flat[: blocks * shape.kv_heads * BLOCK_SCALES].view(blocks, shape.kv_heads, 2, BLOCK_TOKENS)
+    return flat.view(-1, shape.kv_heads, 2, BLOCK_TOKENS)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from ghostkv.model import kv_block
 from ghostkv.model import vector as v
 from ghostkv.model.int8_kernels import largest, transform
 from ghostkv.step import BLOCK_TOKENS
@@ -29,19 +30,29 @@ def scaled(x: Any, scales: Any, at: int) -> Any:
 
 
 @njit(nogil=True, cache=True, inline="never", error_model="numpy")
-def write_slot(x: Any, at: int, size: int, stored: Any, to: int, stride: int, scales: Any, scale_at: int) -> None:
-    """stored[to + stride * i] = x[at + i] for i < size, rounded; with scales as digits, and scales[scale_at] is set."""
-    scale = _ONE
-    if scales is not None:
-        scale = _write_scale(x, at, size, scales, scale_at)
+def write_key(x: Any, at: int, size: int, keys: Any, to: int, scales: Any, scale_at: int) -> None:
+    """Write x[at : at + size] as one slot's key, rounded; its first channel stands at `to`.
+
+    With scales as digits, and scales[scale_at] is set.
+    """
+    scale = _ONE if scales is None else _write_scale(x, at, size, scales, scale_at)
     for j in range(0, size, v.LANES):
-        lanes = v.load(x, at + j)
-        if scales is not None:
-            lanes = v.div(lanes, v.splat(scale))
-        if stride == 1:
-            v.store(stored, to + j, lanes)
-        else:
-            v.scatter(stored, to + j * stride, stride, lanes)
+        kv_block.store_key(keys, to + j * BLOCK_TOKENS, _over(v.load(x, at + j), scales, scale))
+
+
+@njit(nogil=True, cache=True, inline="never", error_model="numpy")
+def write_value(x: Any, at: int, size: int, values: Any, to: int, scales: Any, scale_at: int) -> None:
+    """`write_key` of a value."""
+    scale = _ONE if scales is None else _write_scale(x, at, size, scales, scale_at)
+    for j in range(0, size, v.LANES):
+        kv_block.store_value(values, to + j * kv_block.per_word(values), _over(v.load(x, at + j), scales, scale))
+
+
+@njit(nogil=True, cache=True)
+def _over(lanes: Any, scales: Any, scale: float) -> Any:
+    if scales is None:
+        return lanes
+    return v.div(lanes, v.splat(scale))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -66,7 +77,7 @@ def turn_key(x: Any, at: int, size: int) -> None:
 def turn_block(keys: Any, base: int, tile: Any, to: int, size: int) -> None:
     """Write H times the 16 keys [size, 16] at `base`, before their scales, to tile[to : to + size * 16], float32."""
     for j in range(0, size * BLOCK_TOKENS, BLOCK_TOKENS):
-        v.store(tile, to + j, v.load(keys, base + j))
+        v.store(tile, to + j, kv_block.channel(keys, base, j // BLOCK_TOKENS))
     step = BLOCK_TOKENS
     while step < size * BLOCK_TOKENS:
         for start in range(to, to + size * BLOCK_TOKENS, 2 * step):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ghostkv.model.large_pages import zeros
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
 
@@ -21,14 +22,19 @@ def block_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """One layer's part of the pool, flat.
+    """One layer's part of the pool, flat. In a block, p numbers that are multiplied together stand side by side.
 
-    Keys stand with the slots innermost: a block's scores are then 16 lanes of plain products.
+    p is 2 for bfloat16, else 1. Keys have the slots next: a block's scores are then 16 lanes of plain products.
     """
 
-    keys: torch.Tensor  # [blocks, kv_heads, head_size, 16]
-    values: torch.Tensor  # [blocks, kv_heads, 16, head_size]
-    scales: torch.Tensor | None  # of digits (`kv_codec`): bfloat16 [blocks, kv_heads, 2, 16], and a block's more
+    keys: torch.Tensor  # [blocks, kv_heads, head_size / p, 16, p]
+    values: torch.Tensor  # [blocks, kv_heads, 16 / p, head_size, p]
+    scales: torch.Tensor | None  # of digits (`kv_codec`): bfloat16 [blocks, kv_heads, 2, 16]
+
+    @property
+    def per_word(self) -> int:
+        """The p of the layout."""
+        return 2 if self.keys.dtype == torch.bfloat16 else 1
 
 
 class KVTensors:
@@ -36,10 +42,8 @@ class KVTensors:
 
     def __init__(self, shape: ModelShape, blocks: int, dtype: torch.dtype, device: torch.device) -> None:
         heads = blocks * shape.kv_heads
-        pool = torch.zeros(shape.layers, 2, heads * shape.head_size * BLOCK_TOKENS, dtype=dtype, device=device)
+        pool = zeros(shape.layers, 2, heads * shape.head_size * BLOCK_TOKENS, dtype=dtype, device=device)
         scales: list[torch.Tensor] | list[None] = [None] * shape.layers
         if dtype is torch.int8:
-            # A window reads a block's 16 scales from its first seen slot on, hence past the last block's end.
-            per_layer = (heads + 1) * BLOCK_SCALES
-            scales = list(torch.zeros(shape.layers, per_layer, dtype=torch.bfloat16, device=device))
+            scales = list(torch.zeros(shape.layers, heads * BLOCK_SCALES, dtype=torch.bfloat16, device=device))
         self.layers = [LayerKV(pool[layer, 0], pool[layer, 1], scales[layer]) for layer in range(shape.layers)]

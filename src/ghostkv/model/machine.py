@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from functools import cache
 from pathlib import Path
 
 import llvmlite
+import llvmlite.binding
 import numba
 import torch
 
@@ -33,6 +35,13 @@ def cpu_features() -> str:
         return ""
     flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
     return " ".join(sorted(flags.split()))
+
+
+@cache
+def instruction_sets() -> dict[str, bool]:
+    """What Numba compiles for, by LLVM's names."""
+    found: dict[str, bool] = llvmlite.binding.get_host_cpu_features()
+    return found
 
 
 def digest(*parts: object) -> str:

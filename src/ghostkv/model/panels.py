@@ -12,12 +12,13 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from ghostkv.model import machine
+from ghostkv.model.large_pages import zeros
 from ghostkv.model.panel_kernels import multiply, product_scratch
 from ghostkv.model.tile import PANEL, WORD
 
@@ -37,10 +38,8 @@ def readable(weight: torch.Tensor) -> bool:
     return features.get(feature, False) and not (weight.dtype == torch.bfloat16 and features.get("amx-bf16", False))
 
 
-@cache
 def _features() -> dict[str, bool]:
-    found: dict[str, bool] = llvm.get_host_cpu_features()  # what Numba compiles for
-    return found
+    return machine.instruction_sets()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,8 @@ def _pieces(outputs: int, paired: int) -> Iterator[tuple[slice, slice, int]]:
 def _laid(by_output: torch.Tensor, paired: int) -> npt.NDArray[Any]:
     """[outputs, n] as flat [panels][n][48], copied once."""
     pieces = list(_pieces(len(by_output), paired))
-    laid = by_output.new_zeros(pieces[-1][1].stop, by_output.shape[1], PANEL)
+    size = pieces[-1][1].stop, by_output.shape[1], PANEL
+    laid = zeros(*size, dtype=by_output.dtype, device=by_output.device)
     for rows, panels, count in pieces:
         laid[panels, :, :count] = by_output[rows].view(-1, count, by_output.shape[1]).transpose(1, 2)
     return laid.view(-1).numpy()

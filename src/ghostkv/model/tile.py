@@ -15,29 +15,17 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from ghostkv.model.vector import F32_LANES, I32_LANES, LANES, broadcast, call, pointer, prefetch_line
+from ghostkv.model.pairs import add_products_at_once
+from ghostkv.model.vector import F32_LANES, I32, I32_LANES, LANES, broadcast, call, pointer, prefetch_line
 
 PANEL = 3 * LANES  # outputs of a panel
 TILE_ROWS = 8  # with PANEL: 24 sums, as many as 32 registers can hold beside what they are made of
 WORD = 4  # bytes
 _SECOND_CACHE = 2  # where what is brought near is put: a panel is larger than the first
 
-_I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 
 
-class _BFloat(ir.Type):
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat)
-
-
-_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 _BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
 
 
@@ -146,16 +134,14 @@ class _Tile:
         """The word of one row in all lanes."""
         builder = self.builder
         at = builder.add(builder.mul(self.args[2], _I64(row)), builder.mul(word, _I64(self.per_word)))
-        scalar = builder.load(self._pointer(0, builder.add(self.args[1], at), _I32), align=1)
+        scalar = builder.load(self._pointer(0, builder.add(self.args[1], at), I32), align=1)
         return broadcast(builder, scalar, I32_LANES)
 
     def _multiply(self, total: Any, inputs: Any, weights: Any) -> Any:
-        name, kind = "vpdpbusd", _BYTES
         if self.floats:
-            name, kind = "dpbf16ps", _PAIRS
-        family = "avx512bf16" if self.floats else "avx512"
-        pair = [self.builder.bitcast(value, kind) for value in (inputs, weights)]
-        return call(self.builder, f"llvm.x86.{family}.{name}.512", self.lanes, [total, *pair])
+            return add_products_at_once(self.builder, total, inputs, weights)
+        digits = [self.builder.bitcast(value, _BYTES) for value in (inputs, weights)]
+        return call(self.builder, "llvm.x86.avx512.vpdpbusd.512", self.lanes, [total, *digits])
 
     def _pointer(self, index: int, offset: Any, vector: Any) -> Any:
         return pointer(self.context, self.builder, self.kinds[index], self.args[index], offset, vector)

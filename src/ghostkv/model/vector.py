@@ -17,16 +17,15 @@ from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
 
 LANES = 16
-_LINE = 64  # bytes of a cache line
 
-_F32 = ir.FloatType()
+F32 = ir.FloatType()
 _I8 = ir.IntType(8)
 _I16 = ir.IntType(16)
-_I32 = ir.IntType(32)
-F32_LANES = ir.VectorType(_F32, LANES)
+I32 = ir.IntType(32)
+F32_LANES = ir.VectorType(F32, LANES)
 _VI8 = ir.VectorType(_I8, LANES)
 _VI16 = ir.VectorType(_I16, LANES)
-I32_LANES = ir.VectorType(_I32, LANES)
+I32_LANES = ir.VectorType(I32, LANES)
 
 
 class _Vec16(types.Type):
@@ -43,11 +42,11 @@ class _Vec16Model(models.PrimitiveModel):
         super().__init__(dmm, fe_type, F32_LANES)
 
 
-def _ints(value: int) -> ir.Constant:
+def ints(value: int) -> ir.Constant:
     return ir.Constant(I32_LANES, [value] * LANES)
 
 
-def _floats(value: float) -> ir.Constant:
+def floats(value: float) -> ir.Constant:
     return ir.Constant(F32_LANES, [value] * LANES)
 
 
@@ -61,24 +60,24 @@ def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any
     return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
 
 
-def _lane_vector(array_type: Any) -> Any:
+def lane_vector(array_type: Any) -> Any:
     return {types.int8: _VI8, types.uint16: _VI16, types.int32: I32_LANES}.get(array_type.dtype, F32_LANES)
 
 
-def _item_bytes(array_type: Any) -> int:
+def item_bytes(array_type: Any) -> int:
     return int(array_type.dtype.bitwidth) // 8
 
 
-def _to_float(builder: Any, raw: Any) -> Any:
+def to_float(builder: Any, raw: Any) -> Any:
     """Bfloat16 bits are the upper half of a float32; an integer is rounded to nearest even."""
     if raw.type in (_VI8, I32_LANES):
         return builder.sitofp(raw, F32_LANES)
     if raw.type != _VI16:
         return raw
-    return builder.bitcast(builder.shl(builder.zext(raw, I32_LANES), _ints(16)), F32_LANES)
+    return builder.bitcast(builder.shl(builder.zext(raw, I32_LANES), ints(16)), F32_LANES)
 
 
-def _from_float(builder: Any, value: Any, vector: Any) -> Any:
+def from_float(builder: Any, value: Any, vector: Any) -> Any:
     """Round to nearest even. A NaN may come out as another NaN or infinity; weights are checked for both at load.
 
     As a digit it is clamped to -127..127, and a NaN gives -127.
@@ -86,24 +85,24 @@ def _from_float(builder: Any, value: Any, vector: Any) -> Any:
     if vector is F32_LANES:
         return value
     if vector is _VI8:
-        low, high = _floats(-127.0), _floats(127.0)
+        low, high = floats(-127.0), floats(127.0)
         clamped = builder.select(builder.fcmp_ordered(">", value, low), value, low)
         clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
         rounded = builder.fptosi(call(builder, "llvm.rint.v16f32", F32_LANES, [clamped]), I32_LANES)
         return builder.trunc(rounded, _VI8)
     bits = builder.bitcast(value, I32_LANES)
-    odd = builder.and_(builder.lshr(bits, _ints(16)), _ints(1))
-    rounded = builder.add(builder.add(bits, _ints(0x7FFF)), odd)
-    return builder.trunc(builder.lshr(rounded, _ints(16)), _VI16)
+    odd = builder.and_(builder.lshr(bits, ints(16)), ints(1))
+    rounded = builder.add(builder.add(bits, ints(0x7FFF)), odd)
+    return builder.trunc(builder.lshr(rounded, ints(16)), _VI16)
 
 
 def _mask(builder: Any, count: Any) -> Any:
     lanes = ir.Constant(I32_LANES, list(range(LANES)))
-    return builder.icmp_signed("<", lanes, broadcast(builder, builder.trunc(count, _I32), I32_LANES))
+    return builder.icmp_signed("<", lanes, broadcast(builder, builder.trunc(count, I32), I32_LANES))
 
 
 def broadcast(builder: Any, scalar: Any, vector: Any) -> Any:
-    single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
+    single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
     return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), ir.Constant(I32_LANES, [0] * LANES))
 
 
@@ -112,14 +111,14 @@ def _tree(builder: Any, value: Any, combine: Any) -> Any:
     width = LANES
     while width > 1:
         width //= 2
-        low = ir.Constant(ir.VectorType(_I32, width), list(range(width)))
-        high = ir.Constant(ir.VectorType(_I32, width), list(range(width, 2 * width)))
+        low = ir.Constant(ir.VectorType(I32, width), list(range(width)))
+        high = ir.Constant(ir.VectorType(I32, width), list(range(width, 2 * width)))
         undefined = ir.Constant(value.type, ir.Undefined)
         value = combine(
             builder.shuffle_vector(value, undefined, low),
             builder.shuffle_vector(value, undefined, high),
         )
-    return builder.extract_element(value, ir.Constant(_I32, 0))
+    return builder.extract_element(value, ir.Constant(I32, 0))
 
 
 @intrinsic
@@ -127,9 +126,9 @@ def load(typingctx: Any, array: Any, offset: Any) -> Any:
     """Lanes array[offset : offset + 16] as float32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(context, builder, signature.args[0], args[0], args[1], _lane_vector(signature.args[0]))
-        raw = builder.load(place, align=_item_bytes(signature.args[0]))
-        return _to_float(builder, raw)
+        place = pointer(context, builder, signature.args[0], args[0], args[1], lane_vector(signature.args[0]))
+        raw = builder.load(place, align=item_bytes(signature.args[0]))
+        return to_float(builder, raw)
 
     return vec16(array, types.int64), generate
 
@@ -139,13 +138,13 @@ def load_part(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
     """Lanes array[offset : offset + count] as float32, the others 0."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = _lane_vector(signature.args[0])
+        vector = lane_vector(signature.args[0])
         place = pointer(context, builder, signature.args[0], args[0], args[1], vector)
         suffix = "v16f32" if vector is F32_LANES else "v16i16" if vector is _VI16 else "v16i32"
-        align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
+        align = ir.Constant(I32, 2 if vector is _VI16 else 4)
         zero = ir.Constant(vector, [0.0 if vector is F32_LANES else 0] * LANES)
         arguments = [place, align, _mask(builder, args[2]), zero]
-        return _to_float(builder, call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments))
+        return to_float(builder, call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments))
 
     return vec16(array, types.int64, types.int64), generate
 
@@ -155,9 +154,9 @@ def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
     """Write 16 lanes to array[offset : offset + 16], rounded to the array's type."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = _lane_vector(signature.args[0])
+        vector = lane_vector(signature.args[0])
         place = pointer(context, builder, signature.args[0], args[0], args[1], vector)
-        builder.store(_from_float(builder, args[2], vector), place, align=_item_bytes(signature.args[0]))
+        builder.store(from_float(builder, args[2], vector), place, align=item_bytes(signature.args[0]))
         return context.get_dummy_value()
 
     return types.none(array, types.int64, vec16), generate
@@ -168,11 +167,11 @@ def store_part(typingctx: Any, array: Any, offset: Any, value: Any, count: Any) 
     """Write the first `count` lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = _lane_vector(signature.args[0])
+        vector = lane_vector(signature.args[0])
         place = pointer(context, builder, signature.args[0], args[0], args[1], vector)
         suffix = "v16i16" if vector is _VI16 else "v16f32"
-        align = ir.Constant(_I32, 2 if vector is _VI16 else 4)
-        arguments = [_from_float(builder, args[2], vector), place, align, _mask(builder, args[3])]
+        align = ir.Constant(I32, 2 if vector is _VI16 else 4)
+        arguments = [from_float(builder, args[2], vector), place, align, _mask(builder, args[3])]
         call(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), arguments)
         return context.get_dummy_value()
 
@@ -188,31 +187,14 @@ def store_digits(typingctx: Any, array: Any, offset: Any, value: Any, count: Any
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = pointer(context, builder, signature.args[0], args[0], args[1], _VI8)
-        digits = _from_float(builder, args[2], _VI8)
+        digits = from_float(builder, args[2], _VI8)
         if not signature.args[0].dtype.signed:
             digits = builder.xor(digits, ir.Constant(_VI8, [ir.Constant(_VI8.element, -128)] * LANES))
-        arguments = [digits, place, ir.Constant(_I32, 1), _mask(builder, args[3])]
+        arguments = [digits, place, ir.Constant(I32, 1), _mask(builder, args[3])]
         call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), arguments)
         return context.get_dummy_value()
 
     return types.none(array, types.int64, vec16, types.int64), generate
-
-
-@intrinsic
-def scatter(typingctx: Any, array: Any, offset: Any, stride: Any, value: Any) -> Any:
-    """Write lane i to array[offset + i * stride]."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = _lane_vector(signature.args[0])
-        raw = _from_float(builder, args[3], vector)
-        at = args[1]
-        for lane in range(LANES):
-            place = pointer(context, builder, signature.args[0], args[0], at, vector.element)
-            builder.store(builder.extract_element(raw, ir.Constant(_I32, lane)), place)
-            at = builder.add(at, args[2])
-        return context.get_dummy_value()
-
-    return types.none(array, types.int64, types.int64, vec16), generate
 
 
 @intrinsic
@@ -321,6 +303,17 @@ def keep_first(typingctx: Any, value: Any, count: Any, other: Any) -> Any:
 
 
 @intrinsic
+def keep_between(typingctx: Any, value: Any, first: Any, last: Any, other: Any) -> Any:
+    """Lanes `first` to before `last` of `value`, the others the scalar `other`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kept = builder.and_(_mask(builder, args[2]), builder.not_(_mask(builder, args[1])))
+        return builder.select(kept, args[0], broadcast(builder, args[3], F32_LANES))
+
+    return vec16(vec16, types.int64, types.int64, types.float32), generate
+
+
+@intrinsic
 def exp(typingctx: Any, value: Any) -> Any:
     """Lane-wise e**x, relative error below 2e-7; x under -87 gives 0, x over 88 gives e**88.
 
@@ -332,31 +325,31 @@ def exp(typingctx: Any, value: Any) -> Any:
             return call(builder, "llvm.fma.v16f32", F32_LANES, [a, b, c])
 
         x = args[0]
-        low, high = _floats(-87.0), _floats(88.0)
+        low, high = floats(-87.0), floats(88.0)
         clamped = builder.select(builder.fcmp_ordered(">", x, low), x, low)
         clamped = builder.select(builder.fcmp_ordered("<", clamped, high), clamped, high)
-        n = call(builder, "llvm.rint.v16f32", F32_LANES, [builder.fmul(clamped, _floats(1.44269504088896341))])
-        r = fused(n, _floats(-0.693359375), clamped)
-        r = fused(n, _floats(2.12194440e-4), r)
-        p = _floats(1.9875691500e-4)
+        n = call(builder, "llvm.rint.v16f32", F32_LANES, [builder.fmul(clamped, floats(1.44269504088896341))])
+        r = fused(n, floats(-0.693359375), clamped)
+        r = fused(n, floats(2.12194440e-4), r)
+        p = floats(1.9875691500e-4)
         for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-            p = fused(p, r, _floats(coefficient))
-        p = fused(p, builder.fmul(r, r), builder.fadd(r, _floats(1.0)))
-        exponent = builder.shl(builder.add(builder.fptosi(n, I32_LANES), _ints(127)), _ints(23))
+            p = fused(p, r, floats(coefficient))
+        p = fused(p, builder.fmul(r, r), builder.fadd(r, floats(1.0)))
+        exponent = builder.shl(builder.add(builder.fptosi(n, I32_LANES), ints(127)), ints(23))
         result = builder.fmul(p, builder.bitcast(exponent, F32_LANES))
-        return builder.select(builder.fcmp_ordered("<", x, low), _floats(0.0), result)
+        return builder.select(builder.fcmp_ordered("<", x, low), floats(0.0), result)
 
     return vec16(vec16), generate
 
 
 def prefetch_line(builder: Any, place: Any, locality: int = 3) -> None:
     """Ask for the cache line at `place` to be brought near (3: into every cache); never faults."""
-    kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
+    kind = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [place, _I32(0), _I32(locality), _I32(1)])  # a read
+    builder.call(function, [place, I32(0), I32(locality), I32(1)])  # a read
 
 
-def _prefetch(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> None:
+def prefetch_item(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> None:
     """`prefetch_line` of array[offset]."""
     prefetch_line(builder, pointer(context, builder, array_type, array, offset, ir.IntType(8)))
 
@@ -366,148 +359,7 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
     """Ask for the cache line of array[offset] to be brought near; `offset` may lie outside."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _prefetch(context, builder, signature.args[0], args[0], args[1])
+        prefetch_item(context, builder, signature.args[0], args[0], args[1])
         return context.get_dummy_value()
 
     return types.none(array, types.int64), generate
-
-
-def _stream(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, ahead: Any, index: int) -> Any:
-    """Lanes array[offset : offset + 16], and the cache line `ahead` elements further on brought near.
-
-    The vector is number `index` of a run that begins with a cache line: one request is made for each line.
-    """
-    if index * LANES * _item_bytes(array_type) % _LINE == 0:
-        _prefetch(context, builder, array_type, array, builder.add(offset, ahead))
-    place = pointer(context, builder, array_type, array, offset, _lane_vector(array_type))
-    return _to_float(builder, builder.load(place, align=_item_bytes(array_type)))
-
-
-def side_by_side(heads: int) -> int:
-    """Independent sums per head, a power of two.
-
-    At least 8 in all hide the latency of a multiply-add; those of two rows, at most 28, fit into registers.
-    """
-    return 4 if heads <= 3 else 2 if heads <= 7 else 1
-
-
-@intrinsic
-def dot_columns(
-    typingctx: Any,
-    columns: Any,
-    base: Any,
-    ahead: Any,
-    queries: Any,
-    query: Any,
-    size: Any,
-    heads: Any,
-    chains: Any,
-    out: Any,
-    at: Any,
-) -> Any:
-    """Products of a group of vectors with 16 columns, each column read and widened once for the whole group.
-
-    For each head h of the tuple `heads` (its length is what counts): lanes out[at + 16 h : + 16] =
-    sum over d < size of queries[query + h * size + d] * columns[base + 16 d : + 16]. `size` is a multiple of 4. Each
-    of the `chains` (a tuple too: 1, 2 or 4) sums every so many d, and they are added last.
-    Meanwhile the columns that start `ahead` elements further on are brought near: all at once would stall.
-    """
-    group, width = len(heads), len(chains)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        column_type, query_type, out_type = signature.args[0], signature.args[3], signature.args[8]
-        one = ir.IntType(64)
-        sums = [[cgutils.alloca_once_value(builder, _floats(0.0)) for _ in range(width)] for _ in range(group)]
-        steps = builder.udiv(args[5], one(width))
-        with cgutils.for_range(builder, steps) as loop:
-            first = builder.mul(loop.index, one(width))
-            for chain in range(width):
-                d = builder.add(first, one(chain))
-                offset = builder.add(args[1], builder.mul(d, one(LANES)))
-                column = _stream(context, builder, column_type, args[0], offset, args[2], chain)
-                for head in range(group):
-                    position = builder.add(builder.add(args[4], builder.mul(args[5], one(head))), d)
-                    scalar = builder.load(pointer(context, builder, query_type, args[3], position, _F32))
-                    total = sums[head][chain]
-                    product = [broadcast(builder, scalar, F32_LANES), column, builder.load(total)]
-                    builder.store(call(builder, "llvm.fma.v16f32", F32_LANES, product), total)
-        for head in range(group):
-            total = builder.load(sums[head][0])
-            for chain in range(1, width):
-                total = builder.fadd(total, builder.load(sums[head][chain]))
-            offset = builder.add(args[9], one(head * LANES))
-            builder.store(total, pointer(context, builder, out_type, args[8], offset, F32_LANES), align=4)
-        return context.get_dummy_value()
-
-    i64 = types.int64
-    return types.none(columns, i64, i64, queries, i64, i64, heads, chains, out, i64), generate
-
-
-@intrinsic
-def add_weighted_rows(
-    typingctx: Any,
-    rows: Any,
-    base: Any,
-    ahead: Any,
-    count: Any,
-    scratch: Any,
-    weights: Any,
-    scales: Any,
-    totals: Any,
-    size: Any,
-    heads: Any,
-) -> Any:
-    """Weighted sums of `count` rows for a group of heads, each row read and widened once for the whole group.
-
-    For each head h: scratch[totals + h * size + j] = scratch[scales + h] * itself
-    + sum over t < count of scratch[weights + 16 h + t] * rows[base + t * size + j], t in order.
-    Meanwhile the rows that start `ahead` elements further on are brought near.
-    """
-    group = len(heads)
-    width = side_by_side(group)  # columns of 16 lanes that are summed side by side
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        row_type, scratch_type = signature.args[0], signature.args[4]
-        one = ir.IntType(64)
-
-        def at(offset: Any, kind: Any = F32_LANES) -> Any:
-            return pointer(context, builder, scratch_type, args[4], offset, kind)
-
-        def spread(offset: Any) -> Any:
-            return broadcast(builder, builder.load(at(offset, _F32)), F32_LANES)
-
-        sums = [[cgutils.alloca_once(builder, F32_LANES) for _ in range(width)] for _ in range(group)]
-        with cgutils.for_range(builder, builder.udiv(args[8], one(LANES * width))) as part:
-            column = builder.mul(part.index, one(LANES * width))
-            targets = [
-                [
-                    builder.add(
-                        builder.add(args[7], builder.mul(args[8], one(head))), builder.add(column, one(LANES * i))
-                    )
-                    for i in range(width)
-                ]
-                for head in range(group)
-            ]
-            for head in range(group):
-                scale = spread(builder.add(args[6], one(head)))
-                for i in range(width):
-                    total = builder.load(at(targets[head][i]), align=4)
-                    builder.store(builder.fmul(total, scale), sums[head][i])
-            with cgutils.for_range(builder, args[3]) as loop:
-                start = builder.add(builder.add(args[1], builder.mul(loop.index, args[8])), column)
-                shares = [
-                    spread(builder.add(builder.add(args[5], one(LANES * head)), loop.index)) for head in range(group)
-                ]
-                for i in range(width):
-                    offset = builder.add(start, one(LANES * i))
-                    row = _stream(context, builder, row_type, args[0], offset, args[2], i)
-                    for head in range(group):
-                        product = [shares[head], row, builder.load(sums[head][i])]
-                        builder.store(call(builder, "llvm.fma.v16f32", F32_LANES, product), sums[head][i])
-            for head in range(group):
-                for i in range(width):
-                    builder.store(builder.load(sums[head][i]), at(targets[head][i]), align=4)
-        return context.get_dummy_value()
-
-    i64 = types.int64
-    return types.none(rows, i64, i64, i64, scratch, i64, i64, i64, i64, heads), generate

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 
+from ghostkv.model import kv_block
 from ghostkv.model import vector as v
 from ghostkv.model.kernels import attend_block, begin_group, end_group, scratch_floats
 from ghostkv.model.kv_kernels import turn_block
@@ -43,15 +44,15 @@ class LaneRope:
 
 
 def tile_floats(size: int) -> int:
-    """Floats of one thread's tile: a block's rotated keys, and what is read behind them where its first slot is not."""
-    return size * BLOCK_TOKENS + BLOCK_TOKENS
+    """Floats of one thread's tile: a block's rotated keys."""
+    return size * BLOCK_TOKENS
 
 
 @njit(nogil=True, cache=True, inline="never")
 def _rotate_block(
     keys: Any, base: int, cosines: Any, sines: Any, stride: int, position: int, tile: Any, to: int, size: int
 ) -> None:
-    """Rotate the 16 keys [size, 16] at `base` by position, position + 1, ...; the formula of `rotate_and_write`.
+    """Rotate the 16 keys of the block at `base` by position, position + 1, ...; the formula of `rotate_and_write`.
 
     They may stand in the tile already.
     """
@@ -59,8 +60,8 @@ def _rotate_block(
     for j in range(half):
         cosine = v.load(cosines, j * stride + v.LANES + position)
         sine = v.load(sines, j * stride + v.LANES + position)
-        first = v.load(keys, base + j * BLOCK_TOKENS)
-        second = v.load(keys, base + (half + j) * BLOCK_TOKENS)
+        first = kv_block.channel(keys, base, j)
+        second = kv_block.channel(keys, base, half + j)
         v.store(tile, to + j * BLOCK_TOKENS, v.sub(v.mul(first, cosine), v.mul(second, sine)))
         v.store(tile, to + (half + j) * BLOCK_TOKENS, v.fma(second, cosine, v.mul(first, sine)))
 
@@ -99,7 +100,7 @@ def attend_windowed(
     """
     group = len(heads)
     floats = scratch_floats(group, size)
-    tile = size * BLOCK_TOKENS + BLOCK_TOKENS
+    tile = size * BLOCK_TOKENS
     for thread in prange(threads):
         at = thread * floats
         to = thread * tile
@@ -119,13 +120,13 @@ def attend_windowed(
                     block = np.int64(tables[table + turn])
                     position = turn * BLOCK_TOKENS
                     first = 0
-                    count = min(BLOCK_TOKENS, visible_sinks - position)
+                    behind = min(BLOCK_TOKENS, visible_sinks - position)
                 else:
                     begin = (first_block + turn - sink_blocks) * BLOCK_TOKENS
                     block = np.int64(tables[table + ring_at[i] + begin // BLOCK_TOKENS % ring_blocks[i]])
                     position = sinks[i] + begin - gone[i]  # of the block's first slot, seen or not
                     first = max(gone[i] - begin, 0)
-                    count = min(BLOCK_TOKENS, last + 1 - begin) - first
+                    behind = min(BLOCK_TOKENS, last + 1 - begin)
                 place = block * kv_heads + head
                 base = place * size * BLOCK_TOKENS
                 if scales is None:
@@ -133,23 +134,9 @@ def attend_windowed(
                 else:
                     turn_block(keys, base, tiles, to, size)
                     _rotate_block(tiles, to, cosines, sines, stride, position, tiles, to, size)
-                # The tile has no gaps: read from `first` on, each of its rows begins with the slots that are seen.
-                seen, value, scale = to + first, base + first * size, place * BLOCK_SCALES + first
+                at_scales = place * BLOCK_SCALES
                 attend_block(
-                    tiles,
-                    seen,
-                    values,
-                    value,
-                    scales,
-                    scale,
-                    0,
-                    count,
-                    queries,
-                    query,
-                    scratch,
-                    at,
-                    heads,
-                    chains,
-                    size,
-                )
+                    tiles, to, values, base, scales, at_scales, 0, first, behind, queries, query,
+                    scratch, at, heads, chains, size,
+                )  # fmt: skip
             end_group(scratch, at, group, size, output, query)
