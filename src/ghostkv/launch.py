@@ -31,6 +31,7 @@ class Settings(TypedDict, total=False):
     steering: str  # file of the model's control vectors
     default_max_tokens: int
     max_session_tokens: int
+    max_sequences: int
     max_waiting: int
     max_wait_s: float  # seconds in line until sessions take turns
 
@@ -40,7 +41,7 @@ def engine_config(**settings: Unpack[Settings]) -> EngineConfig:
     given: dict[str, Any] = dict(settings)
     if isinstance(budget := given.get("kv_budget"), str):
         given["kv_budget"] = parse_bytes(budget)
-    for name in ("default_max_tokens", "max_session_tokens", "max_waiting"):
+    for name in ("default_max_tokens", "max_session_tokens", "max_sequences", "max_waiting"):
         if given.get(name, 1) < 1:
             raise ConfigError(f"{name} must be at least 1, not {given[name]}")
     if not given.get("max_wait_s", 0.0) >= 0:  # true for NaN as well

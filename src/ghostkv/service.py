@@ -63,6 +63,9 @@ def serve(
             help="Origin whose web pages may ask, or *; repeatable. Default: * where API keys are needed, else none.",
         ),
     ] = None,
+    max_sequences: Annotated[
+        int, typer.Option(min=1, help="Answers that may be decoded in one step; others wait for their turn.")
+    ] = DEFAULTS.max_sequences,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Answers that may wait for their first token; more are refused with 429.")
     ] = DEFAULTS.max_waiting,
@@ -134,6 +137,7 @@ def serve(
         speculation=speculation,
         default_max_tokens=default_max_tokens,
         max_session_tokens=max_session_tokens,
+        max_sequences=max_sequences,
         max_waiting=max_waiting,
         max_wait_s=max_wait,
     )
