@@ -1,6 +1,6 @@
 """ghostkv's engine beside vLLM's CPU build and llama.cpp: one model, prompt and output length, equal KV bytes, in turn.
 
-ghostkv runs with bfloat16 and with int8 weights, vLLM with bfloat16, llama.cpp with Q8_0 and Q4_1. Each cell runs all
+ghostkv runs with bfloat16 weights, with int8 weights, and with int8 KV too; vLLM with bfloat16, llama.cpp with Q8_0 and Q4_1. Each cell runs all
 alternately, and a ratio is the median over the rounds. KV is ample for all: this measures engines, not residency.
 Appends to results/engine_vs_peers.jsonl.
 """
@@ -25,14 +25,17 @@ from ghostkv.model.pull import resolve_model
 
 KV_BYTES = 1 << 30
 PEERS = ("vllm", "llama.cpp")
+OURS = (("bfloat16", "bfloat16", "auto"), ("int8", "int8", "auto"), ("int8+KV", "int8", "int8"))  # name, weights, KV
 _F16 = 2  # bytes
 
 
 def ours(model: Path) -> list[Peer]:
-    """ghostkv in both precisions."""
-    names = ("bfloat16", "int8")
+    """ghostkv in each precision, of weights and of KV."""
     python = Path(sys.executable)
-    return [Worker(f"ghostkv {name}", python, "ghostkv_worker.py", str(model), str(KV_BYTES), name) for name in names]
+    return [
+        Worker(f"ghostkv {name}", python, "ghostkv_worker.py", str(model), str(KV_BYTES), dtype, kv_dtype)
+        for name, dtype, kv_dtype in OURS
+    ]
 
 
 def vllm(model: Path, environment: Path) -> list[Peer]:
