@@ -1,8 +1,8 @@
 """ghostkv's engine beside vLLM's CPU build and llama.cpp: one model, prompt and output length, equal KV bytes, in turn.
 
-ghostkv runs with bfloat16 weights, with int8 weights, and with int8 KV too; vLLM with bfloat16, llama.cpp with Q8_0 and Q4_1. Each cell runs all
-alternately, and a ratio is the median over the rounds. KV is ample for all: this measures engines, not residency.
-Appends to results/engine_vs_peers.jsonl.
+ghostkv runs with bfloat16 weights, with int8 weights, and with int8 KV too; vLLM with bfloat16; llama.cpp with Q8_0 and
+Q4_1. Each cell runs all alternately, and a ratio is the median over the rounds. KV is ample for all: this measures
+engines, not residency. Appends to results/engine_vs_peers.jsonl.
 """
 
 from __future__ import annotations

@@ -294,6 +294,9 @@ class FakeBackend:
     def cancel(self, request_id: str) -> None:
         self.log.append(f"cancel {request_id}")
 
+    def pause(self, request: SegmentRequest, ids: Sequence[int]) -> None:
+        self.log.append(f"pause {request.id} {len(ids)}")
+
     def count(self, text: str) -> int:
         return len(text.encode())
 

@@ -80,6 +80,9 @@ class ScriptedBackend:
     def cancel(self, request_id: str) -> None:
         self.service.cancel(request_id)
 
+    def pause(self, request: SegmentRequest, ids: Sequence[int]) -> None:
+        self.service.call(lambda: self.engine.pause(request, tuple(ids)))
+
     def count(self, text: str) -> int:
         return len(TOKENIZER.encode(text))
 

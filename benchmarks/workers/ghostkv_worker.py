@@ -1,4 +1,7 @@
-"""ghostkv's engine as a peer: greedy, exactly `tokens` each, KV ample. Arguments: model path, KV bytes, dtype, KV dtype."""
+"""ghostkv's engine as a peer: greedy, exactly `tokens` each, KV ample.
+
+Arguments: model path, KV bytes, dtype, KV dtype.
+"""
 
 from __future__ import annotations
 

@@ -77,6 +77,39 @@ def open_worker(
         raise
 
 
+def open_upstream(
+    url: str,
+    config: EngineConfig,
+    *,
+    model: str | None = None,
+    key: str = "",
+    upstream_model: str = "",
+    announce: Callable[[str], None] = lambda _: None,
+) -> Worker:
+    """A worker over the OpenAI-compatible server at `url`; `announce` is told what it lacks.
+
+    `model` names the checkpoint whose tokenizer and template assemble prompts: a known name or a path; of it no weights
+    are read. None: where the upstream says its own files are, if they are here. `upstream_model` chooses among several.
+    Raises ModelError, ModelNotFound or ConfigError.
+    """
+    try:
+        from ghostkv.backends.openai_http import OpenAIBackend
+    except ImportError as error:
+        raise ConfigError(f"an upstream needs an extra: pip install 'ghostkv[server]' ({error})") from error
+    from ghostkv.model.pull import resolve_model
+
+    announce(f"asking {url}")
+    path = None if model is None else resolve_model(model, announce)
+    backend = OpenAIBackend.connect(url, path, config, key=key, model=upstream_model)
+    try:
+        for cost in backend.found.costs:
+            announce(f"upstream: {cost}")
+        return Worker.upstream(backend, config, time.perf_counter)
+    except BaseException:
+        backend.close()
+        raise
+
+
 def open_fleet(
     model: str,
     config: EngineConfig,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ghostkv.config import ServerConfig, SessionLimits, parse_bytes
+from ghostkv.config import EngineConfig, ServerConfig, SessionLimits, parse_bytes
 from ghostkv.errors import ConfigError
-from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Budget, Dtype, KVDtype, Model, Speculation, Threads
+from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Budget, Dtype, KVDtype, Speculation, Threads
 from ghostkv.startup import Phases, process_start
 from ghostkv.telemetry.logs import LogFormat, LogLevel, configure
 
@@ -23,14 +23,24 @@ if TYPE_CHECKING:
     from ghostkv.page.live import Live
     from ghostkv.server.serving import Serving
     from ghostkv.session.store import Store
+    from ghostkv.session.worker import Worker
 
 _log = logging.getLogger(__name__)
+_MODEL = "smollm2"
+"""The model that is served where none is named."""
 _KEPT_S = 30 * 86_400.0
 """Seconds that a session is kept in a store after its last use."""
 
 
 def serve(
-    model: Model = "smollm2",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A known name (pulled if absent), a .gguf file or a Hugging Face directory. With --upstream: "
+            "where its tokenizer is, if not where it says itself.",
+            show_default=_MODEL,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port, which is printed.")] = 8000,
     kv_budget: Budget = "512MiB",
@@ -52,6 +62,16 @@ def serve(
             "strongest with room, light ones to the weakest. Each takes a KV budget of its own.",
         ),
     ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="An OpenAI-compatible server to use in place of the own engine."),
+    ] = None,
+    upstream_key: Annotated[
+        str, typer.Option(metavar="KEY", envvar="GHOSTKV_UPSTREAM_KEY", help="Its API key.", show_envvar=True)
+    ] = "",
+    upstream_model: Annotated[
+        str, typer.Option(metavar="ID", help="Its model's id; needed where it serves several.")
+    ] = "",
     api_keys: Annotated[
         Path | None,
         typer.Option(help="TOML file of API keys and tenants. Keys may also stand in $GHOSTKV_API_KEY. None: open."),
@@ -149,6 +169,8 @@ def serve(
         drain_s=drain_timeout,
         resume_s=resume_after,
     )
+    if upstream is not None and worker:
+        raise ConfigError("--upstream is one engine: it cannot be had with --worker")
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
     phases.end("imports")
@@ -157,14 +179,17 @@ def serve(
             typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
         live = Live()
         stepped = live.stepped if page else lambda worker, trace: None
-        serving = open_fleet(model, config, worker or (), announce=progress, on_step=stepped)
+        if upstream is None:
+            serving = open_fleet(model or _MODEL, config, worker or (), announce=progress, on_step=stepped)
+        else:
+            serving = _over(upstream, model, config, upstream_key, upstream_model)
         progress.done()
         phases.end("models")
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{bound.getsockname()[1]}/v1"
-        budget = size(serving.backend.capabilities().kv_budget)
+        budget = f"KV budget {size(serving.backend.capabilities().kv_budget)}"
         more = f" for each of {1 + len(worker)} workers" if worker else ""
-        line = f"serving {serving.name} at {url} (KV budget {budget}{more})"
+        line = f"serving {serving.name} at {url} ({f'over {upstream}' if upstream else f'{budget}{more}'})"
         beside = _page(live) if page else lambda app, serving: None
         run(
             serving,
@@ -176,6 +201,16 @@ def serve(
             beside=beside,
             ready=lambda: _ready(line, phases),
         )
+
+
+def _over(url: str, model: str | None, config: EngineConfig, key: str, upstream_model: str) -> Worker:
+    """A worker over an upstream; what it costs stands on standard error and stays there."""
+    from ghostkv.launch import open_upstream
+
+    def announce(said: str) -> None:
+        typer.echo(said, err=True)
+
+    return open_upstream(url, config, model=model, key=key, upstream_model=upstream_model, announce=announce)
 
 
 def _idle(seconds: float | None, store: Path | None) -> float:

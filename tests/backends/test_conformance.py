@@ -1,4 +1,4 @@
-"""What every backend owes the continuity loop: ghostkv's own engine, and the fake that stands in for it."""
+"""What every backend owes the continuity loop: our own engine, that engine behind HTTP, and the fake for tests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import pytest
 from fakes import FakeBackend
 from ghostkv.backends.base import Backend
 from ghostkv.backends.embedded import EmbeddedBackend
+from ghostkv.backends.openai_http import OpenAIBackend
 from ghostkv.config import EngineConfig
 from ghostkv.errors import ContextLengthExceeded, EngineFault, InvalidRequest
 from ghostkv.protocol.rules import EndOfSequence, FixedBoundary, StopStrings
 from ghostkv.request import Delta, FinishReason, GenerationState, PromptScores, Rule, Sampling, SegmentRequest
 from ghostkv.residency import policy
+from services import Service
 
 CONFIG = EngineConfig(dtype="float32", kv_budget=2 * 2**20, max_sequences=8, step_tokens=32)
 
@@ -29,9 +31,26 @@ def embedded(small_hf: Path) -> Iterator[EmbeddedBackend]:
     backend.close()
 
 
-@pytest.fixture(params=["embedded", "fake"])
+@pytest.fixture(scope="module")
+def upstream(small: Service, small_hf: Path) -> Iterator[OpenAIBackend]:
+    """The same model, served by a server of ours."""
+    backend = OpenAIBackend.connect(f"{small.url}/v1", small_hf, CONFIG)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(params=["embedded", "upstream", "fake"])
 def backend(request: pytest.FixtureRequest, embedded: EmbeddedBackend) -> Backend:
-    return embedded if request.param == "embedded" else FakeBackend(["one ", "two ", "three. "])
+    if request.param == "fake":
+        return FakeBackend(["one ", "two ", "three. "])
+    found: Backend = embedded if request.param == "embedded" else request.getfixturevalue("upstream")
+    return found
+
+
+@pytest.fixture(params=["embedded", "upstream"])
+def engine(request: pytest.FixtureRequest) -> EmbeddedBackend | OpenAIBackend:
+    found: EmbeddedBackend | OpenAIBackend = request.getfixturevalue(request.param)
+    return found
 
 
 def segment(tokens: int = 20, rules: tuple[Rule, ...] = (), residency: str = "full") -> SegmentRequest:
@@ -101,10 +120,30 @@ def test_cancelling_an_unknown_request_is_nothing(backend: Backend) -> None:
     assert collect(backend, segment(2))[-1].finish is not None
 
 
-def test_a_segment_that_can_never_fit_is_refused(embedded: EmbeddedBackend) -> None:
+def test_a_segment_that_can_never_fit_is_refused(engine: EmbeddedBackend | OpenAIBackend) -> None:
     with pytest.raises(ContextLengthExceeded, match=r"length is 512 tokens, but the request needs 640 "):
-        collect(embedded, segment(600))
-    assert embedded.stats.refused >= 1
+        collect(engine, segment(600))
+    assert engine.stats.refused >= 1
+
+
+def test_what_was_asked_and_answered_is_counted(engine: EmbeddedBackend | OpenAIBackend) -> None:
+    before = engine.snapshot()
+    collect(engine, segment(20, (FixedBoundary(8),), "segment"))
+    after = engine.snapshot()
+    assert after.generated_tokens - before.generated_tokens == 8
+    assert after.prompt_tokens - before.prompt_tokens == 40
+    assert after.flushed - before.flushed == 1
+    assert after.running == after.waiting == 0
+
+
+def test_an_upstream_gives_the_tokens_of_the_engine_behind_it(
+    embedded: EmbeddedBackend, upstream: OpenAIBackend
+) -> None:
+    asked = segment(30)
+    for request in (asked, replace(asked, sampling=replace(asked.sampling, logprobs=3))):
+        own, others = collect(embedded, request), collect(upstream, request)
+        assert [delta.tokens for delta in own] == [delta.tokens for delta in others]
+        assert "".join(delta.text for delta in own) == "".join(delta.text for delta in others)
 
 
 @pytest.mark.parametrize("tokens", [0, 3])
@@ -119,12 +158,12 @@ def test_a_prompts_own_log_probabilities(backend: Backend, tokens: int) -> None:
     assert finish.state.emitted == finish.usage.generated_tokens == sum(len(delta.tokens) for delta in deltas) == tokens
 
 
-def test_scores_are_the_log_probabilities_of_decoding(embedded: EmbeddedBackend) -> None:
-    tokens = [token for delta in collect(embedded, segment(20)) for token in delta.tokens]
+def test_scores_are_the_log_probabilities_of_decoding(engine: EmbeddedBackend | OpenAIBackend) -> None:
+    tokens = [token for delta in collect(engine, segment(20)) for token in delta.tokens]
     ids = [*segment().prompt, *(token.id for token in tokens)]
-    scores = asyncio.run(embedded.score(ids, 40))
+    scores = asyncio.run(engine.score(ids, 40))
     assert scores == [token.logprob for token in tokens]
-    assert asyncio.run(embedded.score(ids, 1))[39:] == scores
+    assert asyncio.run(engine.score(ids, 1))[39:] == scores
 
 
 def test_a_score_is_the_same_where_its_prefix_is_cached(embedded: EmbeddedBackend) -> None:
@@ -144,16 +183,41 @@ def test_a_score_is_the_same_where_its_prefix_is_cached(embedded: EmbeddedBacken
     assert found == asyncio.run(embedded.score(alike, 105))
 
 
-def test_scoring_outside_the_text_is_refused(embedded: EmbeddedBackend) -> None:
+def test_scoring_outside_the_text_is_refused(engine: EmbeddedBackend | OpenAIBackend) -> None:
     for start in (0, 3, 9):
         with pytest.raises(InvalidRequest, match="scoring starts"):
-            asyncio.run(embedded.score([1, 2, 3], start))
+            asyncio.run(engine.score([1, 2, 3], start))
     with pytest.raises(ContextLengthExceeded):
-        asyncio.run(embedded.score([1] * 600, 5))
+        asyncio.run(engine.score([1] * 600, 5))
 
 
-def test_after_close_every_request_is_answered(small_hf: Path) -> None:
-    backend = EmbeddedBackend.load(small_hf, CONFIG)
+def test_requests_beyond_the_limit_wait_their_turn(small: Service, small_hf: Path) -> None:
+    backend = OpenAIBackend.connect(small.url, small_hf, replace(CONFIG, max_sequences=2, step_tokens=2))
+    most = 0
+
+    async def one(number: int) -> int:
+        nonlocal most
+        async for delta in backend.generate(replace(segment(12), id=str(number))):
+            most = max(most, backend.snapshot().running)
+            if delta.finish is not None:
+                return delta.finish.usage.generated_tokens
+        return 0
+
+    async def run() -> list[int]:
+        return await asyncio.gather(*map(one, range(7)))
+
+    assert asyncio.run(run()) == [12] * 7
+    assert most == 2
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", ["embedded", "upstream"])
+def test_after_close_every_request_is_answered(kind: str, small: Service, small_hf: Path) -> None:
+    backend: EmbeddedBackend | OpenAIBackend
+    if kind == "embedded":
+        backend = EmbeddedBackend.load(small_hf, CONFIG)
+    else:
+        backend = OpenAIBackend.connect(small.url, small_hf, CONFIG)
     backend.close()
     assert not backend.healthy
     with pytest.raises(EngineFault):

@@ -79,6 +79,9 @@ class Reader:
         value = TOKENIZER.decode(ids[start:]).strip()
         return [0.0 if value == answer else -1.0] * (len(ids) - start)
 
+    def pause(self, request: SegmentRequest, ids: Sequence[int]) -> None:
+        raise NotImplementedError
+
     def cancel(self, request_id: str) -> None:
         """Nothing runs."""
 

@@ -6,6 +6,7 @@ of them. A shadow memory of token ids, written and read through the tables, show
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from ghostkv.kv.pool import Allocation, BlockPool
+from ghostkv.kv.prefix_index import Node
 
 SIZE = 4  # tokens of a block: small, so that a few tokens fill many
 Prefix = tuple[str, tuple[int, ...]]
@@ -38,7 +40,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = BlockPool(blocks, SIZE)
         self.memory = [[-1] * SIZE for _ in range(blocks)]
         self.requests: list[Request] = []
-        self.evictable: list[Prefix] = []  # next to go first
+        self.evictable: list[Prefix] = []  # next to go first; pinned ones after all others
+        self.pins: Counter[Prefix] = Counter()
+        self.pinned: list[tuple[tuple[Node, ...], list[Prefix]]] = []
 
     def referenced(self) -> set[Prefix]:
         return {prefix for request in self.requests for prefix in request.indexed()}
@@ -51,7 +55,21 @@ class PoolMachine(RuleBasedStateMachine):
         return self.pool.num_blocks - self.live_blocks() - len(self.evictable)
 
     def evict_for(self, count: int, free: int) -> None:
-        del self.evictable[: max(0, count - free)]
+        for prefix in self.evictable[: max(0, count - free)]:
+            self.forget(prefix)
+
+    def forget(self, prefix: Prefix) -> None:
+        """Evicted: its pins are gone with it, whatever is pinned under that name later."""
+        self.evictable.remove(prefix)
+        del self.pins[prefix]
+        self.pinned = [(nodes, [other for other in path if other != prefix]) for nodes, path in self.pinned]
+
+    def put(self, prefix: Prefix) -> None:
+        """Evictable from now on, as the last of its kind."""
+        if prefix in self.evictable:
+            self.evictable.remove(prefix)
+        plain = sum(not self.pins[other] for other in self.evictable)
+        self.evictable.insert(len(self.evictable) if self.pins[prefix] else plain, prefix)
 
     def read(self, request: Request, count: int) -> list[int]:
         table = request.allocation.table
@@ -119,14 +137,46 @@ class PoolMachine(RuleBasedStateMachine):
             return
         self.requests.remove(request)
         kept = self.referenced()
-        self.evictable += [prefix for prefix in reversed(request.indexed()) if prefix not in kept]
+        for prefix in reversed(request.indexed()):
+            if prefix not in kept:
+                self.put(prefix)
         self.pool.release(request.allocation)
+
+    @rule(text=st.lists(st.integers(0, 1), max_size=24), domain=st.sampled_from(["", "t"]))
+    def pin(self, text: list[int], domain: str) -> None:
+        known = self.referenced() | set(self.evictable)
+        path: list[Prefix] = []
+        for end in range(SIZE, len(text) + 1, SIZE):
+            if (domain, tuple(text[:end])) not in known:
+                break
+            path.append((domain, tuple(text[:end])))
+        nodes = self.pool.find(text, domain)
+        assert len(nodes) == len(path)
+        self.pool.pin(nodes)
+        self.pinned.append((nodes, path))
+        for prefix in reversed(path):
+            self.pins[prefix] += 1
+            if prefix in self.evictable:
+                self.put(prefix)
+
+    @rule(at=st.integers(0, 9))
+    def unpin(self, at: int) -> None:
+        if at >= len(self.pinned):
+            return
+        nodes, path = self.pinned.pop(at)
+        assert self.pool.unreferenced(nodes) == sum(prefix in self.evictable for prefix in path)
+        self.pool.unpin(nodes)
+        for prefix in reversed(path):
+            self.pins[prefix] -= 1
+            if prefix in self.evictable and not self.pins[prefix]:
+                self.put(prefix)
 
     @rule(domain=st.sampled_from([None, "", "t"]))
     def drop_cached(self, domain: str | None) -> None:
         kept = [prefix for prefix in self.evictable if domain not in (None, prefix[0])]
         assert self.pool.drop_cached(domain) == len(self.evictable) - len(kept)
-        self.evictable = kept
+        for prefix in set(self.evictable) - set(kept):
+            self.forget(prefix)
 
     @invariant()
     def agrees_with_the_model(self) -> None:
@@ -135,7 +185,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.check_integrity()
         assert (self.pool.free, self.pool.cached) == (self.free(), len(self.evictable))
         assert self.pool.referenced == self.live_blocks()
-        assert [self.prefix_of(block) for block in self.pool._cached] == self.evictable
+        assert [self.prefix_of(block) for block in (*self.pool._cached, *self.pool._pins.order)] == self.evictable
+        assert self.pool.pinned == sum(self.pins[prefix] > 0 for prefix in self.evictable)
+        assert self.pool.pins == sum(count > 0 for count in self.pins.values())
         for request in self.requests:
             assert self.read(request, request.filled) == request.tokens[: request.filled]
 

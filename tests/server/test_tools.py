@@ -220,6 +220,9 @@ def test_an_agents_loop_of_two_calls(scripted: Scripted) -> None:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": results[call.function.name]})
     assert made == [("now", "{}"), ("weather", OSLO)]
     assert messages[-1].content == "It is -4 C at noon."
+    assert service.worker.stats is not None
+    counted = service.worker.stats()  # each call was a pause, and each result came back from one, by its messages alone
+    assert (counted.pauses_kept, counted.pauses_resumed, counted.pauses_dropped, counted.paused_blocks) == (2, 2, 0, 0)
     last = prompts[-1]
     parts = ("Be brief.", "# Tools", HI[0]["content"], written("now", "{}"), "12:00", "I ask.", OSLO, "-4 C <|im_end|>")
     assert [last.index(part) for part in parts] == sorted(last.index(part) for part in parts)

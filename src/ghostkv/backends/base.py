@@ -27,10 +27,12 @@ class Capabilities:
     exact: bool  # the numeric contract holds
     max_context: int  # tokens
     kv_bytes_per_token: int
-    kv_budget: int  # bytes of the pool
+    kv_budget: int  # bytes of the pool; 0: somebody else's, of which only the context is known to be a limit
     block_tokens: int
     steering: tuple[str, ...] = ()  # control vectors that a request may name
     grammar: bool = False  # output that must match a grammar
+    windows: bool = True  # residency through a window
+    lacks: frozenset[str] = frozenset()  # request fields that would change nothing there
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,17 @@ class Stats:
     drafts: int  # rows that guessed tokens
     drafted_tokens: int  # guesses computed
     accepted_tokens: int  # of them, right and used
+    paused_blocks: int = 0  # cached blocks that are kept for sessions that wait for a tool
+    pauses_kept: int = 0
+    pauses_dropped: int = 0
+    pauses_resumed: int = 0  # of those kept, the ones whose session came back in time
+    dropped_tokens: int = 0  # output tokens that came after a boundary or an end, from an engine that went on
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
         """Those of ghostkv's own engine; each number is read once, and blocks add up to the pool."""
         stats, pool, occupancy = engine.stats, engine.scheduler.pool, engine.scheduler.occupancy()
-        free, cached = pool.free, pool.cached
+        free, cached, pauses = pool.free, pool.cached, engine.scheduler.pauses.counts
         return cls(
             running=occupancy.running,
             waiting=occupancy.waiting,
@@ -95,6 +102,10 @@ class Stats:
             drafts=stats.drafts,
             drafted_tokens=stats.drafted_tokens,
             accepted_tokens=stats.accepted_tokens,
+            paused_blocks=pool.pinned,
+            pauses_kept=pauses.kept,
+            pauses_dropped=pauses.dropped,
+            pauses_resumed=pauses.resumed,
         )
 
 
@@ -123,6 +134,10 @@ class Backend(Protocol):
 
     def cancel(self, request_id: str) -> None:
         """End a request; its blocks are free within one step. Unknown ids are ignored."""
+        ...
+
+    def pause(self, request: SegmentRequest, ids: Sequence[int]) -> None:
+        """The answer whose last request this was waits for a tool; prompt and output were `ids`. A hint, no duty."""
         ...
 
     def count(self, text: str) -> int:

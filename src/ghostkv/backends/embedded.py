@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from concurrent.futures import Future
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from ghostkv.backends.base import SCORING, Capabilities, Load, Stats
+from ghostkv.backends.base import Capabilities, Load, Stats
+from ghostkv.backends.scoring import scored, scoring_request
 from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits
 from ghostkv.engine.clock import MonotonicClock
 from ghostkv.engine.drafter import drafter
 from ghostkv.engine.engine import Engine
+from ghostkv.engine.pause import PauseDecision
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.service import AsyncEngine
 from ghostkv.engine.speculation import Speculation
 from ghostkv.engine.stats import EngineStats, StepTrace
-from ghostkv.errors import InvalidRequest
+from ghostkv.errors import EngineFault
 from ghostkv.kv.pool import BlockPool
 from ghostkv.model.load import Announce, LoadedModel, load_model
-from ghostkv.request import (
-    BoundaryView,
-    Decision,
-    Delta,
-    GenerationState,
-    PromptScores,
-    Sampling,
-    SegmentRequest,
-    Window,
-)
+from ghostkv.request import Delta, SegmentRequest, Window
 from ghostkv.step import BLOCK_TOKENS
 from ghostkv.text.detokenizer import Detokenizer
 from ghostkv.text.template import ChatTemplate
 from ghostkv.text.tokenizer import Tokenizer
 
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The residency of a text that is read through `visible` and not continued."""
-
-    visible: Window | None
-    name: str = SCORING
-
-    def reserve(self, remaining: int) -> int:
-        return remaining
-
-    def at_boundary(self, view: BoundaryView) -> Decision:
-        return Decision.KEEP
+_log = logging.getLogger(__name__)
 
 
 class EmbeddedBackend:
@@ -130,24 +112,16 @@ class EmbeddedBackend:
 
     async def score(self, ids: Sequence[int], start: int, window: Window | None = None) -> list[float]:
         """Log-probabilities of ids[start:], as an engine request among others."""
-        if not 1 <= start < len(ids):
-            raise InvalidRequest(f"scoring starts at token {start}, outside 1..{len(ids) - 1}", param="start")
-        request = SegmentRequest(
-            id=f"{SCORING}-{next(self._scorings)}",
-            prompt=tuple(ids),
-            sampling=Sampling(temperature=0.0),
-            state=GenerationState(),
-            residency=_Reading(window),
-            remaining=0,
-            tenant=SCORING,
-            scores=PromptScores(start),
-        )
-        async with aclosing(self.generate(request)) as deltas:
-            return [token.logprob async for delta in deltas for token in delta.prompt if token.logprob is not None]
+        return await scored(self.generate(scoring_request(next(self._scorings), ids, start, window)))
 
     def cancel(self, request_id: str) -> None:
         """End a request within one step."""
         self._service.cancel(request_id)
+
+    def pause(self, request: SegmentRequest, ids: Sequence[int]) -> None:
+        """Keep or drop the session's blocks until it comes back; decided on the engine's thread."""
+        with suppress(EngineFault):  # where nothing is served any more nothing is kept
+            self._service.call(lambda: self._engine.pause(request, tuple(ids))).add_done_callback(_log_failure)
 
     def count(self, text: str) -> int:
         """Tokens of `text`."""
@@ -156,3 +130,9 @@ class EmbeddedBackend:
     def close(self) -> None:
         """Cancel what is pending and end the engine's thread."""
         self._service.close()
+
+
+def _log_failure(done: Future[PauseDecision]) -> None:
+    """Nobody waits for it, and it must not be lost."""
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log.error("a pause could not be decided", exc_info=error)

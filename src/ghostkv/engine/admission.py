@@ -45,8 +45,11 @@ def reservation(request: SegmentRequest) -> int:
     return min(max(request.residency.reserve(request.remaining), 1), request.remaining)
 
 
-def check_fits(request: SegmentRequest, pool: BlockPool, limits: Limits) -> None:
-    """Refuse a request that could not run even alone."""
+def check_fits(request: SegmentRequest, pool: BlockPool | None, limits: Limits) -> None:
+    """Refuse a request that could not run even alone. No pool: it is somebody else's, and only the context counts.
+
+    Raises InvalidRequest, ContextLengthExceeded among them.
+    """
     if not request.prompt:
         raise InvalidRequest("the prompt is empty: at least one token is needed to continue", param="prompt")
     if request.remaining < 0:
@@ -58,18 +61,24 @@ def check_fits(request: SegmentRequest, pool: BlockPool, limits: Limits) -> None
             param="residency",
         )
     if (window := request.residency.visible) is not None:
+        if pool is None:
+            raise InvalidRequest(f"residency {request.residency.name!r} needs ghostkv's own engine", param="residency")
         Ring(window).check_fits(pool.num_blocks, limits.max_context)
         return
     prompt, answer = len(request.prompt), reservation(request)
-    # The last output token is never an input, so the pool holds one token more than it has slots.
-    context = min(limits.max_context, pool.num_blocks * pool.block_tokens + min(answer, 1))
+    context, beside = limits.max_context, ""
+    if pool is not None:
+        # The last output token is never an input, so the pool holds one token more than it has slots.
+        context = min(context, pool.num_blocks * pool.block_tokens + min(answer, 1))
+        beside = (
+            f" (It needs {pool.blocks_for(prompt + max(answer, 1) - 1)} KV blocks of {pool.block_tokens} tokens; "
+            f"the pool has {pool.num_blocks}, the model's own limit is {limits.max_context} tokens.)"
+        )
     if prompt + answer > context:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context} tokens, but the request needs {prompt + answer} "
             f"({prompt} in the prompt, {answer} for the answer): context_length_exceeded, "
-            f"it exceeds the available context size. "
-            f"(It needs {pool.blocks_for(prompt + max(answer, 1) - 1)} KV blocks of {pool.block_tokens} tokens; "
-            f"the pool has {pool.num_blocks}, the model's own limit is {limits.max_context} tokens.)",
+            f"it exceeds the available context size.{beside}",
             param="prompt",
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ghostkv.engine.clock import Clock
+from ghostkv.engine.pause import PauseDecision
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.stats import EngineStats, StepTrace
 from ghostkv.errors import GhostError
@@ -47,6 +48,10 @@ class Engine:
         if delta is not None:
             self.stats.count_finish(delta)
         return delta
+
+    def pause(self, request: SegmentRequest, ids: tuple[int, ...]) -> PauseDecision:
+        """See `Scheduler.pause`."""
+        return self.scheduler.pause(request, ids, self._clock.now())
 
     def step(self) -> list[Delta]:
         """Plan, run, commit: one forward pass and what it gave. With nothing to do, check the books instead."""

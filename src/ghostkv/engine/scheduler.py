@@ -13,7 +13,9 @@ from itertools import chain, islice, zip_longest
 
 from ghostkv.engine.admission import Limits, check_fits, check_line, reservation
 from ghostkv.engine.controller import Controller, Outlook, Pressure
-from ghostkv.engine.order import Line, by_phase
+from ghostkv.engine.order import Line, Waiting, by_phase
+from ghostkv.engine.pause import PauseDecision, PauseView
+from ghostkv.engine.pauses import Pauses
 from ghostkv.engine.sequence import Sequence
 from ghostkv.engine.speculation import Speculation
 from ghostkv.engine.stats import Occupancy
@@ -22,17 +24,14 @@ from ghostkv.errors import InvalidRequest, InvariantViolation
 from ghostkv.kv.pool import Allocation, BlockPool
 from ghostkv.kv.ring import Ring
 from ghostkv.request import (
-    Boundary,
     BoundaryMark,
     BoundaryView,
-    Continue,
     Decision,
     Delta,
     Finish,
     FinishReason,
     SegmentRequest,
     SegmentUsage,
-    Stop,
     Token,
 )
 from ghostkv.step import Row, StepPlan, StepResult
@@ -50,6 +49,7 @@ class Scheduler:
         self.limits = limits
         self.speculation = speculation or Speculation()
         self.waits_for_memory = 0  # requests that were first in line and had to wait because blocks were missing
+        self.pauses = Pauses(pool)
         self._detokenizer = detokenizer
         self._line = Line(limits.max_wait_s)
         self._controller = Controller(self.speculation.cost, pool.num_blocks, limits.max_sequences)
@@ -94,8 +94,20 @@ class Scheduler:
         sequence = self._running.get(request_id)
         return None if sequence is None else self._finish(sequence, FinishReason.CANCELLED)
 
+    def pause(self, request: SegmentRequest, ids: tuple[int, ...], now: float) -> PauseDecision:
+        """A session whose text is `ids` waits for a tool since `request` ended: whether its blocks are kept."""
+        view = PauseView(
+            tokens=len(ids),
+            others=sum(len(sequence.tokens) for sequence in self._running.values()),
+            prefill_s=self.speculation.cost.times().prefill * len(ids),
+            wanted=1.0 if self._line else self.pool.referenced / self.pool.num_blocks,
+            lengths=self.pauses.lengths,
+        )
+        return self.pauses.begin(request, ids, view, now)
+
     def plan(self, now: float) -> StepPlan | None:
         """The next step; None where no request can run, which is only when there is none."""
+        self.pauses.expire(now)
         decoding, prefilling = by_phase(self._running.values())
         prefills = []
         budget = self.limits.step_tokens - len(decoding)
@@ -163,7 +175,8 @@ class Scheduler:
             request = waiting.request
             reserved = reservation(request)
             owed = self._promise(request, len(request.prompt), 0, reserved)
-            allocation = self._allocate(request, reserved, self._owed + owed + self._held_back(request.account, now))
+            spare = self._owed + owed + self._held_back(request.account, now) + self._paused(waiting, now)
+            allocation = self._allocate(request, reserved, spare)
             if allocation is None:
                 if not waiting.short:  # tried again in every step, counted once
                     waiting.short = True
@@ -172,6 +185,7 @@ class Scheduler:
             self._line.pop(request.id)
             computed = len(request.prompt) - allocation.cached_tokens
             self._line.started(request.account, computed)
+            self.pauses.resumed(request, now)
             if request.state.emitted:
                 self._controller.resumed(len(request.prompt), computed)
             queue_s, drafts = now - waiting.since, self.speculation.start()
@@ -219,6 +233,13 @@ class Scheduler:
         """Blocks of one smallest segment, for a tenant that has nothing running and may come any moment."""
         return self.pool.blocks_for(_SMALLEST_SEGMENT) if self._line.absent(account, now) else 0
 
+    def _paused(self, waiting: Waiting, now: float) -> int:
+        """Blocks kept for others that wait for a tool, which whoever has begun or waited too long need not leave."""
+        request = waiting.request
+        if request.begun or request.state.emitted or now - waiting.since >= self.limits.max_wait_s:
+            return 0
+        return self.pauses.held_from(request)
+
     def _pressure(self, now: float | None = None) -> Pressure:
         head = None if now is None else self._line.head(now)
         tokens = 0 if head is None else len(head.request.prompt) + reservation(head.request)
@@ -254,20 +275,16 @@ class Scheduler:
 
     def _accept(self, sequence: Sequence, token: Token, now: float) -> Delta:
         """One new token of one request: go on, cross a boundary, or finish."""
-        request, gate = sequence.request, sequence.gate
-        verdict = sequence.accept(token.id)
-        if isinstance(verdict, Stop):
-            return self._finish(sequence, verdict.reason, token, gate.close(verdict.drop))
-        if sequence.generated == request.remaining:
-            return self._finish(sequence, FinishReason.LENGTH, token, gate.close(0))
-        text = gate.release()
-        if isinstance(verdict, Continue) and sequence.generated < sequence.reserved:
-            return Delta(request.id, (token,), text)
-        kind = verdict.kind if isinstance(verdict, Boundary) else "cap"
-        mark = self._decide(sequence, kind, now)
+        request = sequence.request
+        outcome = sequence.outcome(sequence.accept(token.id))
+        if outcome.end is not None:
+            return self._finish(sequence, outcome.end, token, outcome.text)
+        if not outcome.boundary:
+            return Delta(request.id, (token,), outcome.text)
+        mark = self._decide(sequence, outcome.boundary, now)
         if mark.decision is Decision.KEEP:
-            return Delta(request.id, (token,), text, mark)
-        return self._finish(sequence, FinishReason.FLUSH, token, text, mark)
+            return Delta(request.id, (token,), outcome.text, mark)
+        return self._finish(sequence, FinishReason.FLUSH, token, outcome.text, mark)
 
     def _decide(self, sequence: Sequence, kind: str, now: float) -> BoundaryMark:
         """Ask the policy; what it would keep is flushed where the next segment finds no room."""
@@ -292,7 +309,7 @@ class Scheduler:
             others=sum(self._yields(other) for other in self._running.values()) if request.repeatable else 0,
         )
         decision = request.residency.at_boundary(view)
-        reason = "policy" if decision is Decision.FLUSH else self._short_of(sequence, left, reserved, now)
+        reason = "policy" if decision is Decision.FLUSH else self._short_of(sequence, now)
         if reason:
             decision = Decision.FLUSH
             if reason == "policy" and view.turns >= 1 and view.waited_s >= view.max_wait_s:
@@ -319,27 +336,21 @@ class Scheduler:
         """Whether a request may be flushed before those that must be repeatable."""
         return bool(sequence.request.flushed_prompt) and not sequence.request.repeatable
 
-    def _short_of(self, sequence: Sequence, left: int, reserved: int, now: float) -> str:
-        """Reserve the next segment of a request that is kept; what is missing for that, "" if nothing is.
-
-        Where flushing is weighed that is done at the boundary, so that text is cut there and not where a reservation
-        happens to end; else when the reservation is used up.
-        """
-        request = sequence.request
+    def _short_of(self, sequence: Sequence, now: float) -> str:
+        """Reserve the next segment of a request that is kept; what is missing for that, "" if nothing is."""
+        request, reserved = sequence.request, sequence.reserved - sequence.generated
+        more = sequence.to_reserve(self.limits.max_context)
+        if more is None:
+            return "context"
         if reserved and not request.flushed_prompt:
             return ""
-        more = min(request.residency.reserve(left), left) - reserved
-        room = self.limits.max_context - sequence.prompt_tokens - sequence.reserved
-        if more > room and (request.flushed_prompt or room < 1):
-            return "context"
-        more = min(more, room)
         spare = self._owed - sequence.owed + self._held_back(request.account, now)
         if request.flushed_prompt and not sequence.owed:
             spare += sum(self._to_go_on(other) for other in self._running.values() if other is not sequence)
-        if more > 0 and not self.pool.extend(sequence.allocation, more, spare if len(self._running) > 1 else 0):
+        if more and not self.pool.extend(sequence.allocation, more, spare if len(self._running) > 1 else 0):
             return "memory"
-        sequence.reserved += max(more, 0)
-        self._owe(sequence, self._promise(request, len(sequence.tokens), sequence.generated, reserved + max(more, 0)))
+        sequence.reserved += more
+        self._owe(sequence, self._promise(request, len(sequence.tokens), sequence.generated, reserved + more))
         return ""
 
     def _finish(

@@ -10,36 +10,29 @@ from itertools import repeat
 from types import MappingProxyType
 
 from ghostkv.engine.constraint import Constraint
+from ghostkv.engine.continuation import Continuation
 from ghostkv.engine.drafter import Drafts
 from ghostkv.engine.randomness import uniform
-from ghostkv.engine.text_gate import Detokenizer, TextGate
+from ghostkv.engine.text_gate import Detokenizer
 from ghostkv.kv.pool import Allocation
 from ghostkv.kv.ring import Ring
-from ghostkv.request import GenerationState, SegmentRequest, SegmentUsage, Stop, Verdict
+from ghostkv.request import SegmentRequest, SegmentUsage, Stop, Verdict
 from ghostkv.step import Draw, Row, Targets
 
 
-class Sequence:
+class Sequence(Continuation):
     """The record of a request between admission and finish."""
 
     __slots__ = (
         "_constraint",
-        "_counts",
         "_decode_s",
         "_plain_draw",
         "_prefill_s",
         "_queue_s",
-        "_state",
         "allocation",
         "drafts",
-        "emitted",
         "filled",
-        "gate",
-        "generated",
         "owed",
-        "prompt_tokens",
-        "request",
-        "reserved",
         "ring",
         "tokens",
     )
@@ -53,23 +46,16 @@ class Sequence:
         detokenizer: Detokenizer,
         drafts: Drafts | None = None,
     ) -> None:
-        self.request = request
+        super().__init__(request, reserved, detokenizer)
         self.allocation = allocation
         self.tokens = list(request.prompt)  # prompt and output
-        self.prompt_tokens = len(request.prompt)
         self.filled = allocation.cached_tokens  # leading tokens whose KV is in the pool
-        self.generated = 0  # output tokens of this request
-        self.reserved = reserved  # output tokens that the reservation allows
-        self.owed = 0  # blocks beyond it that others must leave to this request
-        self.emitted = request.state.emitted  # output tokens of the session
-        self.gate = TextGate(detokenizer, request.state)
+        self.owed = 0  # blocks beyond the reservation that others must leave to this request
         window = request.residency.visible
         self.ring = None if window is None else Ring(window)  # where its tokens stand, if that is no plain order
         # A ring writes over what it still needs, so nothing is written there that may turn out wrong.
         self.drafts = drafts if window is None else None
         self._constraint = None if request.grammar is None else Constraint.of(request.grammar)
-        self._state = request.state
-        self._counts = dict(request.state.counts)
         self._plain_draw = self._constant_draw()
         self._queue_s = queue_s
         self._prefill_s = 0.0
@@ -119,10 +105,7 @@ class Sequence:
     def accept(self, token_id: int) -> Verdict:
         """Append one output token and say what the rules think of it, and then what the grammar does."""
         self.tokens.append(token_id)
-        self.generated += 1
-        self.emitted += 1
-        self._counts[token_id] = self._counts.get(token_id, 0) + 1
-        verdict = self.gate.feed(token_id)
+        verdict = super().accept(token_id)
         if self._constraint is None or isinstance(verdict, Stop):
             return verdict
         return self._constraint.accept(token_id) or verdict
@@ -131,17 +114,6 @@ class Sequence:
     def note(self) -> str:
         """What led to a dead end of the grammar; "" where there is none."""
         return "" if self._constraint is None else self._constraint.note
-
-    def state(self) -> GenerationState:
-        """What the session's next request takes."""
-        return GenerationState(
-            emitted=self.emitted,
-            client_ids=self._state.client_ids,
-            counts=tuple(sorted(self._counts.items())),
-            undecoded=self.gate.undecoded,
-            held=self.gate.held,
-            rules=self.gate.rules,
-        )
 
     def usage(self) -> SegmentUsage:
         """What the request has cost so far."""

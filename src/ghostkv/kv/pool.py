@@ -14,6 +14,7 @@ import numpy as np
 
 from ghostkv.errors import ConfigError, InvariantViolation
 from ghostkv.kv.audit import Held, audit
+from ghostkv.kv.pins import Pins
 from ghostkv.kv.prefix_index import Node, PrefixIndex
 from ghostkv.step import BLOCK_TOKENS, BlockTable
 
@@ -43,6 +44,7 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._refs = [0] * num_blocks
         self._cached: OrderedDict[int, None] = OrderedDict()  # next to evict first
+        self._pins = Pins()
         self._index = PrefixIndex(block_tokens)
         self._held: dict[int, Held] = {}
         self._next_key = 0
@@ -62,17 +64,27 @@ class BlockPool:
     @property
     def cached(self) -> int:
         """Blocks that no allocation holds and that a later prompt may find; evictable."""
-        return len(self._cached)
+        return len(self._cached) + len(self._pins.order)
+
+    @property
+    def pinned(self) -> int:
+        """Of those, the ones that are evicted after all others."""
+        return len(self._pins.order)
+
+    @property
+    def pins(self) -> int:
+        """Blocks that are pinned, those that allocations hold included."""
+        return len(self._pins)
 
     @property
     def referenced(self) -> int:
         """Blocks that at least one allocation holds: the live KV."""
-        return self.num_blocks - len(self._free) - len(self._cached)
+        return self.num_blocks - len(self._free) - self.cached
 
     @property
     def available(self) -> int:
         """Blocks that an allocation could take now."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + self.cached
 
     def blocks_for(self, slots: int) -> int:
         """Blocks that cover `slots` token slots."""
@@ -147,10 +159,27 @@ class BlockPool:
         for block in reversed(held.blocks):  # deepest first, so that a child is always evicted before its parent
             self._drop(block)
 
+    def find(self, token_ids: Sequence[int], domain: str = "") -> tuple[Node, ...]:
+        """The full blocks that are indexed for the beginning of a text. Nodes are to be compared by identity."""
+        return tuple(self._index.match(self._full(domain), token_ids, len(token_ids)))
+
+    def pin(self, path: Sequence[Node]) -> None:
+        """Have what `find` just gave evicted after all without a pin. Pins add up."""
+        self._pins.add(path, self._cached)
+
+    def unpin(self, pinned: Sequence[Node]) -> None:
+        """Take what `pin` did; blocks that were evicted meanwhile are passed over."""
+        self._pins.take(self._still(pinned), self._cached)
+
+    def unreferenced(self, pinned: Sequence[Node]) -> int:
+        """How many blocks of what was pinned are held by nobody and were not evicted."""
+        return sum(1 for node in self._still(pinned) if not self._refs[node.block])
+
     def drop_cached(self, domain: str | None = None) -> int:
         """Empty the cache, of one domain or of all; returns the number of blocks that became free."""
         full = None if domain is None else self._full(domain)
-        dropped = [block for block in self._cached if full is None or self._node(block).domain == full]
+        evictable = [*self._cached, *self._pins.order]
+        dropped = [block for block in evictable if full is None or self._node(block).domain == full]
         for block in dropped:
             self._evict(block)
         self._free += dropped
@@ -158,7 +187,8 @@ class BlockPool:
 
     def check_integrity(self) -> None:
         """Raise InvariantViolation, with the numbers, unless all bookkeeping agrees. Costs time in all blocks."""
-        audit(self._refs, self._free, self._cached, self._index, self._held.values(), self.block_tokens)
+        evictable = [*self._cached, *self._pins.order]
+        audit(self._refs, self._free, evictable, self._index, self._held.values(), self.block_tokens)
 
     def _full(self, domain: str) -> str:
         """A request's domain as the index knows it: blocks of another identity stand under other roots."""
@@ -182,7 +212,7 @@ class BlockPool:
 
     def _reference(self, block: int) -> None:
         if self._refs[block] == 0:
-            del self._cached[block]
+            del (self._pins.order if block in self._pins else self._cached)[block]
         self._refs[block] += 1
 
     def _drop(self, block: int) -> None:
@@ -192,24 +222,28 @@ class BlockPool:
         if self._index.of_block(block) is None:
             self._free.append(block)
         else:
-            self._cached[block] = None
+            (self._pins.order if block in self._pins else self._cached)[block] = None
 
     def _take(self, count: int) -> list[int]:
-        """`count` blocks with one reference each: free ones first, then the least recently released."""
+        """`count` blocks with one reference each: free ones, then the least recently released, pinned ones last."""
         taken = []
         for _ in range(count):
             if self._free:
                 block = self._free.pop()
             else:
-                block = next(iter(self._cached))
+                block = next(iter(self._cached or self._pins.order))
                 self._evict(block)
             self._refs[block] = 1
             taken.append(block)
         return taken
 
     def _evict(self, block: int) -> None:
-        del self._cached[block]
+        self._cached.pop(block, None)
+        self._pins.evict(block)
         self._index.remove(self._node(block))
+
+    def _still(self, pinned: Sequence[Node]) -> list[Node]:
+        return [node for node in pinned if self._index.of_block(node.block) is node]
 
     def _node(self, block: int) -> Node:
         node = self._index.of_block(block)

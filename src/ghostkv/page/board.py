@@ -116,7 +116,7 @@ class Board:
 
     def _show_tiles(self, moments: tuple[Moment, ...]) -> None:
         live, latest = self._live, moments[-1]
-        tiles, share = self._tiles, latest.live / self._budget
+        tiles, share = self._tiles, latest.live / max(1, self._budget)
         generated, prefilled = charts.rates(moments)
         tiles["live KV"].show(size(latest.live), f"{share:.0%} of {size(self._budget)}", share)
         tiles["cached KV"].show(size(latest.cached), "unreferenced")

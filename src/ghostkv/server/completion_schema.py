@@ -42,6 +42,8 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     echo: bool = False
     best_of: int | None = None
+    return_token_ids: bool = False  # in choices, beside the text; vLLM's field
+    return_tokens_as_token_ids: bool = False  # in log-probabilities, as "token_id:7"; likewise
 
     @property
     def scores_prompt(self) -> bool:

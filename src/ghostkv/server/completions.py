@@ -30,7 +30,6 @@ from ghostkv.server.stream import respond
 from ghostkv.server.structure import grammar_of
 from ghostkv.session.turn import Output, Turn
 from ghostkv.session.worker import Worker
-from ghostkv.text.tokenizer import Tokenizer
 
 COMPLETIONS = "completions"
 """What a session's record calls this endpoint."""
@@ -121,9 +120,12 @@ def _turns(
 
 
 def _writers(worker: Worker, asked: CompletionRequest, echoes: Sequence[_Prompt]) -> list[ChoiceWriter]:
-    tokenizer = None if asked.logprobs is None else worker.tokenizer
+    def logprobs() -> CompletionLogprobs | None:
+        as_ids = asked.return_tokens_as_token_ids
+        return None if asked.logprobs is None else CompletionLogprobs(worker.tokenizer, as_ids=as_ids)
+
     return [
-        CompletionChoice(index, tokenizer, echoes[index // asked.n] if echoes else None)
+        CompletionChoice(index, logprobs(), echoes[index // asked.n] if echoes else None, ids=asked.return_token_ids)
         for index in range(len(asked.prompt) * asked.n)
     ]
 
@@ -136,12 +138,18 @@ def _read(worker: Worker, prompt: str | list[int], residency: str) -> _Prompt:
 
 
 class CompletionChoice:
-    """`envelope.ChoiceWriter` for completions; `echo` is what its text begins with."""
+    """`envelope.ChoiceWriter` for completions; `echo` is what its text begins with.
 
-    def __init__(self, index: int, logprobs: Tokenizer | None, echo: _Prompt | None = None) -> None:
+    With `ids` each piece names the output's tokens, those of an end included; the text may lag behind them.
+    """
+
+    def __init__(
+        self, index: int, logprobs: CompletionLogprobs | None, echo: _Prompt | None = None, *, ids: bool = False
+    ) -> None:
         self._index = index
-        self._logprobs = None if logprobs is None else CompletionLogprobs(logprobs)
+        self._logprobs = logprobs
         self._echo = echo
+        self._ids = ids
 
     def opening(self) -> Json | None:
         """The prompt, if it is echoed, and its first token, which no log-probability belongs to."""
@@ -153,9 +161,9 @@ class CompletionChoice:
         """Text, and the log-probabilities of the tokens that came with it; those of the prompt come first."""
         if output.prompt:
             yield self._choice("", output.prompt, None)
-        if output.text or (output.tokens and self._logprobs is not None):
+        if output.text or (output.tokens and (self._ids or self._logprobs is not None)):
             self._end_prompt()
-            yield self._choice(output.text, output.tokens, None)
+            yield self._choice(output.text, output.tokens, None) | self._token_ids(output)
 
     def closing(self, reason: str) -> Sequence[Json]:
         """No text."""
@@ -164,13 +172,18 @@ class CompletionChoice:
     def whole(self, text: str, output: Output, reason: str) -> Json:
         """All of it."""
         if self._echo is None or self._logprobs is None:
-            return self._choice((self._echo.text if self._echo else "") + text, output.tokens, reason)
+            choice = self._choice((self._echo.text if self._echo else "") + text, output.tokens, reason)
+            return choice | self._token_ids(output)
         read = self._logprobs.of((*self._opening_tokens(), *output.prompt))
         echo = self._echo.text
         self._end_prompt()
         written = self._logprobs.of(output.tokens)
         logprobs = {name: read[name] + written[name] for name in read}
-        return {"index": self._index, "text": echo + text, "logprobs": logprobs, "finish_reason": reason}
+        choice = {"index": self._index, "text": echo + text, "logprobs": logprobs, "finish_reason": reason}
+        return choice | self._token_ids(output)
+
+    def _token_ids(self, output: Output) -> Json:
+        return {"token_ids": [token.id for token in output.tokens]} if self._ids else {}
 
     def _opening_tokens(self) -> tuple[Token, ...]:
         return () if self._echo is None else (Token(self._echo.ids[0]),)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ghostkv.request import Token
@@ -37,8 +38,9 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token]) -> dict[str, An
 class CompletionLogprobs:
     """`choices[].logprobs` of a completion, piece by piece: offsets count characters from the start of its text."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, as_ids: bool = False) -> None:
+        """`as_ids`: a token is shown by its id, which no two share, and not by its text."""
+        self._shown: Callable[[int], str] = "token_id:{}".format if as_ids else partial(shown, tokenizer)
         self._detokenizer = Detokenizer(tokenizer)
         self._undecoded = b""
         self._offset = 0
@@ -59,10 +61,10 @@ class CompletionLogprobs:
             text, self._undecoded = self._detokenizer.feed(self._undecoded, token.id)
             self._offset += len(text)
             entries = dict([*token.top, (token.id, token.logprob)])
-            named = {shown(self._tokenizer, token_id): _finite(value) for token_id, value in entries.items()}
+            named = {self._shown(token_id): _finite(value) for token_id, value in entries.items()}
             best.append(None if token.logprob is None else named)
         return {
-            "tokens": [shown(self._tokenizer, token.id) for token in tokens],
+            "tokens": [self._shown(token.id) for token in tokens],
             "token_logprobs": [_finite(token.logprob) for token in tokens],
             "top_logprobs": best,
             "text_offset": offsets,

@@ -29,6 +29,7 @@ from ghostkv.residency import Policy, SegmentBudget
 from ghostkv.session.context import TurnContext, policy_of, rules_of, terminators
 from ghostkv.session.fit import check_structure, check_turn, whole_fits
 from ghostkv.session.turn import LongPrompt, Turn
+from ghostkv.text.tool_markup import CALL_CLOSES
 
 _LINES = 1024  # encodings of lines that a turn keeps
 _LONGEST_LINE = 400  # characters
@@ -267,6 +268,10 @@ class Chain:
             block=assembled.block,
             density=transition.density,
         )
+
+    def calls(self, ids: Sequence[int]) -> bool:
+        """Whether an answer that ended by itself asks for tools. One that may is never cut, so `ids` are all of it."""
+        return bool(self.turn.tools) and CALL_CLOSES in self._text(ids)
 
     def resident(self, filled: int) -> int:
         """Tokens that a request holds in the pool when `filled` of its tokens were computed."""

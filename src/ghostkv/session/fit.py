@@ -15,7 +15,9 @@ _SPARE_BLOCKS = 2  # the least head: a system line and a short question
 
 
 def pool_tokens(capabilities: Capabilities) -> int:
-    """Token slots of the pool, whole blocks."""
+    """Token slots of the pool, whole blocks; as many as the context where the pool is somebody else's."""
+    if not capabilities.kv_budget:
+        return capabilities.max_context
     block = capabilities.block_tokens
     return capabilities.kv_budget // (capabilities.kv_bytes_per_token * block) * block
 
@@ -28,7 +30,7 @@ def check_pool(policy: Policy, capabilities: Capabilities) -> None:
         except InvalidRequest as refusal:
             raise ConfigError(f"residency {policy.name!r}: {refusal.message}") from refusal
     budget = policy.budget
-    if budget is None:
+    if budget is None or not capabilities.kv_budget:
         return
     block = capabilities.block_tokens
     needed = -(-(budget.carried + budget.cap) // block) * block + _SPARE_BLOCKS * block

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ghostkv.backends.base import Backend
 from ghostkv.errors import DeadEnd, EngineFault
 from ghostkv.protocol.render import Assembled
-from ghostkv.request import BoundaryMark, Decision, Delta, Finish, FinishReason
+from ghostkv.request import BoundaryMark, Decision, Delta, Finish, FinishReason, SegmentRequest
 from ghostkv.session.chain import Chain, Closed
 from ghostkv.session.context import TurnContext
 from ghostkv.session.digest import turn_digest
@@ -104,6 +104,7 @@ async def follow(
         records.append(_record(seat, len(records), segment, finish, assembled, phase.phases))
         yield records[-1]
         if finish.reason is not FinishReason.FLUSH:
+            _pause(seat, request, segment)
             yield _finished(home, chain, finish, assembled, records)
             return
 
@@ -127,6 +128,13 @@ class _Decoded:
         self.decisions.append(delta.boundary)
         if delta.boundary.decision is Decision.FLUSH:
             self.boundary = delta.boundary
+
+
+def _pause(seat: Seat, request: SegmentRequest, segment: _Decoded) -> None:
+    """Tell the backend of an answer that asks for tools: its client is likely to come back with their results."""
+    finish = segment.finish
+    if finish is not None and finish.reason is FinishReason.STOP and seat.chain.calls(segment.ids):
+        seat.backend.pause(request, (*request.prompt, *segment.ids[segment.restored :]))
 
 
 def _kept(delta: Delta) -> BoundaryMark | None:

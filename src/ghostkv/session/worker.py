@@ -23,6 +23,7 @@ from ghostkv.session.fit import most_structure, pool_tokens
 from ghostkv.session.limits import check_steering, check_values
 from ghostkv.session.loop import run
 from ghostkv.session.manifest import Manifest
+from ghostkv.session.offered import check_offered
 from ghostkv.session.placement import check_placement
 from ghostkv.session.planned import run_plan
 from ghostkv.session.planning import check_plan, plan_overhead
@@ -32,8 +33,9 @@ from ghostkv.session.turn import Event, LongPrompt, Turn
 from ghostkv.text.tokenizer import Tokenizer
 from ghostkv.text.tool_template import ToolTemplate
 
-if TYPE_CHECKING:  # the embedded backend brings torch, which a worker over another backend does not need
+if TYPE_CHECKING:  # each brings what a worker over another does not need: torch, an HTTP client
     from ghostkv.backends.embedded import EmbeddedBackend
+    from ghostkv.backends.openai_http import OpenAIBackend
     from ghostkv.text.grammar import Grammars
 
 _BITS = {"int8": 8, "bfloat16": 16, "float32": 32}  # of a weight
@@ -76,14 +78,35 @@ class Worker:
 
         Raises ModelError where the model's chat template loses what a segment carries.
         """
-        tokenizer, chat = backend.tokenizer, backend.template
-        if chat is not None:
-            check_placement(chat.render_ids, notes, tokenizer.encode, tokenizer.decode)
+        _check_template(backend)
         source = backend.model.checkpoint.template or ""
-        identity = Manifest.of(backend.model.manifest, tokenizer.digest, source)
+        identity = Manifest.of(backend.model.manifest, backend.tokenizer.digest, source)
+        strength = (backend.model.checkpoint.shape.parameters, _BITS.get(config.dtype, 16))
+        plain = cls._over(backend, identity, source, config, clock, name or backend.model.checkpoint.name)
+        return replace(plain, strength=strength)
+
+    @classmethod
+    def upstream(cls, backend: OpenAIBackend, config: EngineConfig, clock: Callable[[], float]) -> Worker:
+        """A worker over another server, named as its model is there. Raises what `embedded` does."""
+        _check_template(backend)
+        source, name = backend.text.template or "", backend.found.model
+        identity = Manifest.of(f"upstream:{name}", backend.tokenizer.digest, source)
+        return cls._over(backend, identity, source, replace(config, dtype="upstream"), clock, name)
+
+    @classmethod
+    def _over(
+        cls,
+        backend: EmbeddedBackend | OpenAIBackend,
+        identity: Manifest,
+        source: str,
+        config: EngineConfig,
+        clock: Callable[[], float],
+        name: str,
+    ) -> Worker:
+        tokenizer, chat = backend.tokenizer, backend.template
         rendering = _kept(_no_template if chat is None else ToolTemplate(chat, tokenizer).render_ids)
         return cls(
-            name=name or backend.model.checkpoint.name,
+            name=name,
             manifest=identity.digest,
             backend=backend,
             tokenizer=tokenizer,
@@ -99,7 +122,6 @@ class Worker:
             healthy=lambda: backend.healthy,
             close=backend.close,
             template=source,
-            strength=(backend.model.checkpoint.shape.parameters, _BITS.get(config.dtype, 16)),
             load=backend.occupancy,
             stats=backend.snapshot,
             identity=identity,
@@ -164,6 +186,7 @@ class Worker:
             tokens = self.prompt_tokens(turn) + settled.max_tokens
             self._check_session(tokens, "messages" if turn.messages else "prompt")
         check_values(settled, self.tokenizer.vocab_size)
+        check_offered(settled, residency_of(turn, self.context), self.backend.capabilities())
         check_strict(settled, residency_of(turn, self.context), self.backend.capabilities())
         if settled.replay is not None:
             policy_of(settled, self.context)  # refuses what cannot be a record of it
@@ -272,6 +295,12 @@ class Worker:
             policy = residency_of(turn, self.context)
             fits = most_structure(policy, capabilities, prompt=self.prompt_tokens(turn), head=standing)
         return max(1, min(fits, self.config.default_max_tokens, self.config.max_session_tokens))
+
+
+def _check_template(backend: EmbeddedBackend | OpenAIBackend) -> None:
+    tokenizer, chat = backend.tokenizer, backend.template
+    if chat is not None:
+        check_placement(chat.render_ids, notes, tokenizer.encode, tokenizer.decode)
 
 
 def _kept(template: Rendering) -> Rendering:

@@ -15,6 +15,7 @@ _GAUGES = {  # name -> (field of Stats, help)
     "vllm:num_requests_waiting": ("waiting", "Segments in line"),
     "ghostkv_live_blocks": ("live_blocks", "KV blocks that running segments reference"),
     "ghostkv_cached_blocks": ("cached_blocks", "KV blocks that nothing references and a prompt may find"),
+    "ghostkv_paused_blocks": ("paused_blocks", "Cached KV blocks that are kept for sessions that wait for a tool"),
     "ghostkv_free_blocks": ("free_blocks", "KV blocks that hold nothing"),
 }
 _COUNTERS = {
@@ -26,6 +27,10 @@ _COUNTERS = {
     "vllm:spec_decode_num_accepted_tokens": ("accepted_tokens", "Of those, right and used"),
     "ghostkv_prefill_tokens": ("prefill_tokens", "Prompt tokens computed"),
     "ghostkv_waits_for_memory": ("waits_for_memory", "Segments that were first in line and lacked KV blocks"),
+    "ghostkv_pauses_kept": ("pauses_kept", "Answers that ended in tool calls and whose blocks were kept"),
+    "ghostkv_pauses_dropped": ("pauses_dropped", "Likewise, whose blocks were left to eviction"),
+    "ghostkv_pauses_resumed": ("pauses_resumed", "Kept ones whose session came back in time"),
+    "ghostkv_dropped_tokens": ("dropped_tokens", "Output tokens that an upstream sent after a boundary or an end"),
     "ghostkv_engine_refused": ("refused", "Segments refused before any generation"),
     "ghostkv_engine_steps": ("steps", "Steps"),
     "ghostkv_engine_step_seconds": ("step_seconds", "Seconds of forward passes"),
@@ -54,7 +59,7 @@ class EngineCollector:
                 counter.add_metric((self._model, name), getattr(stats, field))
             yield counter
         yield _boundaries(self._model, {name: stats for name, (_, stats) in read.items()})
-        usage = {name: stats.live_blocks / stats.blocks for name, (_, stats) in read.items()}
+        usage = {name: stats.live_blocks / max(1, stats.blocks) for name, (_, stats) in read.items()}
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks that are referenced, 0 to 1", usage)
         live = {name: stats.live_blocks * _block_bytes(member) for name, (member, stats) in read.items()}
         yield self._gauge("ghostkv_live_kv_bytes", "Bytes of referenced KV blocks", live)
