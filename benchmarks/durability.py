@@ -15,6 +15,7 @@ import json
 import random
 import re
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -251,6 +252,7 @@ async def kill_again_and_again(
                 place.up.clear()
                 server.kill(signal.SIGKILL)
                 place.kills += 1
+                print(f"kill {place.kills} of {arguments.kills}", file=sys.stderr, flush=True)
             logs.append(server.log)
         if last:
             return starts, "\n".join(logs)

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -66,6 +67,7 @@ async def compare(arguments: argparse.Namespace, options: list[str]) -> dict[str
             for name, server in servers if number % 2 else servers[::-1]:
                 shape = arguments.streams, arguments.tokens, arguments.residency
                 measured = await one_round(server, number, *shape)
+                print(f"round {number}, {name}: {measured}", file=sys.stderr, flush=True)
                 if number >= 0:
                     found[name].append(measured)
     pairs = list(zip(found["plain"], found["stored"], strict=True))

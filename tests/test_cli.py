@@ -133,12 +133,12 @@ def test_chat_keeps_the_history(model: str) -> None:
     assert run("chat", *options, input="hello\n\nnever read\n").stderr.count("tokens") == 1
 
 
-def test_verify_prints_the_report(model: str, private_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_check_prints_the_report(model: str, private_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "CHECK_ROWS", 9)  # the check itself is tested elsewhere
-    result = run("verify", "--model", model, "--dtype", "float32", "--again")
+    result = run("models", "check", "--model", model, "--dtype", "float32", "--again")
     assert result.exit_code == 0
     assert re.search(r"[1-9] of \d measured now", result.stdout)
-    again = run("verify", "--model", model, "--dtype", "float32")
+    again = run("models", "check", "--model", model, "--dtype", "float32")
     assert again.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-1]
     assert "0 of" in again.stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ from typer.testing import CliRunner
 
 from capsules import capsules, go_on, with_short_segments
 from ghostkv.cli import app
-from ghostkv.request import Sampling
+from ghostkv.request import Sampling, Token
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.sqlite_store import SqliteStore
-from ghostkv.session.turn import Turn
+from ghostkv.session.turn import Output, Turn
 from ghostkv.session.worker import Worker
 
 TURN = Turn(
@@ -69,3 +70,37 @@ def test_what_is_wrong_is_said_in_a_line(path: Path, tmp_path: Path) -> None:
     broken.write_bytes(b"GKC\x01" + b"x" * 90)
     assert "checksum differs" in said("import", path, broken)[1]
     assert said("delete", path, "s") == (0, "") and said("list", path) == (0, "")
+
+
+def test_fork_and_replay(tmp_path: Path, small_hf: Path, small_worker: Worker) -> None:
+    """A fork goes on as its parent did; a replay of the parent is equal, and of a changed record is not."""
+    turn = Turn(
+        "t", Sampling(temperature=0.9, seed=4), 210, prompt=tuple(range(40, 70)), ignore_eos=True, residency="segment"
+    )
+    expected, steps = capsules(small_worker, turn, small_worker.named)
+    path, options = tmp_path / "store.db", ["--model", small_hf, "--dtype", "float32", "--kv-budget", "4MiB"]
+    store = SqliteStore(path, 2**24)
+    store.keep(("", "s"), steps[-3]).result(20)
+    store.close()
+    places = json.loads(said("show", path, "s")[1])["boundaries"]
+    assert [place["kind"] for place in places] == ["start", "start", "flush", "committed"]
+    assert said("fork", path, "s", "--name", "f", "--at", "2", *options) == (0, "f\n")
+    assert "give another --name" in said("fork", path, "s", "--name", "f", *options)[1]
+    assert "boundaries are 0 to 3" in said("fork", path, "s", "--at", "9", *options)[1]
+    code, told = said("replay", path, "s", *options)
+    assert code == 0 and told.startswith("equal: 2") and "1 boundaries" in told
+    store = SqliteStore(path, 2**24)
+    found = {stored.key[1]: stored.found for stored in store.load(small_worker.named)}
+    fork = found["f"]
+    assert isinstance(fork, Capsule) and fork.record.tokens == places[2]["tokens"]
+    assert go_on(small_worker, fork) == expected
+    events = list(steps[-3].record.turns[-1].events)
+    output = events[5]
+    assert isinstance(output, Output)
+    events[5] = replace(output, tokens=(Token(7),))
+    wrong = steps[-3].record.with_last(steps[-3].record.turns[-1].refilled(events))
+    store.forget(("", "s")).result(20)
+    store.keep(("", "s"), replace(steps[-3], record=wrong)).result(20)
+    store.close()
+    code, told = said("replay", path, "s", *options)
+    assert code == 1 and told.startswith("differs after 5 equal tokens: token 5: recorded id 7, computed ")

@@ -45,6 +45,7 @@ app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, help="
 app.command()(tools.verify)
 app.command()(explain.explain)
 app.command()(service.serve)
+app.command()(service.drain)
 app.command()(simulate.sim)
 app.add_typer(tools.models, name="models")
 tools.bench.command("pressure")(comparison.pressure)

@@ -8,6 +8,7 @@ GhostError
 │   ├── Unsupported             400  a field that this build or backend does not honour
 │   ├── DeadEnd                 400  an answer came to a point where its grammar lets nothing follow
 │   ├── PreviousResponseNotFound  400  a request goes on from a response that is not stored
+│   ├── KeyReused               422  an Idempotency-Key that was used for another request
 │   └── BodyTooLarge            413  more bytes than a request may have
 ├── InvalidKey          401  no API key, or one that is not known
 ├── NotAllowed          403  the key is known, but this is for admins
@@ -87,6 +88,13 @@ class BodyTooLarge(InvalidRequest):
 
     http_status = 413
     code = "request_too_large"
+
+
+class KeyReused(InvalidRequest):
+    """The tenant has used this Idempotency-Key for another request."""
+
+    http_status = 422
+    code = "idempotency_key_reused"
 
 
 class InvalidKey(GhostError):

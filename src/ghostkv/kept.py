@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ghostkv.errors import ConfigError, GhostError, SessionExists, SessionNotFound
+from ghostkv.options import DEFAULTS, Budget, Dtype, KVDtype, Model
 
 if TYPE_CHECKING:
     from ghostkv.session.capsule import Capsule
+    from ghostkv.session.manifest import Manifest
     from ghostkv.session.sqlite_store import SqliteStore
     from ghostkv.session.store import Stored
+    from ghostkv.session.worker import Worker
 
 app = typer.Typer(no_args_is_help=True, help="Look into a store of sessions, while no server has it open.")
 
@@ -39,10 +45,12 @@ def list_sessions(store: Store) -> None:
 def show(store: Store, session: Session, tenant: Owner = None) -> None:
     """All that is known of one, but for the text of its messages; as JSON."""
     from ghostkv.server.session_view import whole_session
+    from ghostkv.session.fork import boundaries
 
     with _opened(store) as opened:
         capsule = _usable(_one(opened, session, tenant))
-        shown = whole_session(capsule.record) | {"manifest": dict(capsule.manifest.parts)}
+        places = [asdict(place) for place in boundaries(capsule)]
+        shown = whole_session(capsule.record) | {"boundaries": places, "manifest": dict(capsule.manifest.parts)}
         typer.echo(json.dumps(shown, indent=1, ensure_ascii=False))
 
 
@@ -89,6 +97,75 @@ def delete(store: Store, session: Session, tenant: Owner = None) -> None:
         opened.forget(_one(opened, session, tenant).key).result()
 
 
+@app.command()
+def fork(
+    store: Store,
+    session: Session,
+    at: Annotated[int | None, typer.Option(min=0, help="Index of a boundary, see show; default: the last.")] = None,
+    name: Annotated[str, typer.Option(help="The new session's id.")] = "",
+    tenant: Owner = None,
+    model: Model = "smollm2",
+    dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
+    kv_budget: Budget = "512MiB",
+) -> None:
+    """Make another session that goes on from a boundary of one; at an earlier one that is a rollback."""
+    from ghostkv.session.fork import Names, forked
+
+    names = Names(name or f"sess_{secrets.token_hex(12)}", f"fork-{secrets.token_hex(12)}", int(time.time()))
+    with _opened(store) as opened, _worker(model, dtype, kv_dtype, kv_budget) as worker:
+        found = _one(opened, session, tenant, worker.named)
+        key = (found.key[0], names.session)
+        if any(stored.key == key for stored in opened.load(None)):
+            raise SessionExists(f"there is a session {key[1]!r} already: give another --name")
+        opened.keep(key, forked(_usable(found), worker, at, names)).result()
+    typer.echo(names.session)
+
+
+@app.command()
+def replay(
+    store: Store,
+    session: Session,
+    tenant: Owner = None,
+    model: Model = "smollm2",
+    dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
+    kv_budget: Budget = "512MiB",
+) -> None:
+    """Compute a session's last answer again from its record; says that it is equal, or where it first differs."""
+    from ghostkv.server.replay import recorded_grammar
+    from ghostkv.session.replaying import Replayed, replayed
+
+    with _opened(store) as opened, _worker(model, dtype, kv_dtype, kv_budget) as worker:
+        capsule = _usable(_one(opened, session, tenant, worker.named))
+
+        async def again() -> Replayed:
+            grammar = None
+            if capsule.answering is not None and capsule.answering.grammar:
+                grammar = await recorded_grammar(worker, capsule.record.turns[-1], capsule.record.tenant)
+            return await replayed(capsule, worker, grammar, f"replay-{secrets.token_hex(8)}")
+
+        found = asyncio.run(again())
+    if found.difference:
+        typer.echo(f"differs after {found.tokens} equal tokens: {found.difference}")
+        raise typer.Exit(1)
+    typer.echo(f"equal: {found.tokens} tokens and {found.boundaries} boundaries, log-probabilities as far as recorded")
+
+
+@contextmanager
+def _worker(model: str, dtype: str, kv_dtype: str, kv_budget: str) -> Iterator[Worker]:
+    from ghostkv.launch import engine_config, open_worker
+    from ghostkv.terminal import Progress
+
+    config = engine_config(dtype=dtype, kv_dtype=kv_dtype, kv_budget=kv_budget)
+    with Progress() as progress:
+        worker = open_worker(model, config, announce=progress)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
 @contextmanager
 def _opened(path: Path, *, new: bool = False) -> Iterator[SqliteStore]:
     from ghostkv.session.sqlite_store import SqliteStore
@@ -102,8 +179,8 @@ def _opened(path: Path, *, new: bool = False) -> Iterator[SqliteStore]:
         store.close()
 
 
-def _one(store: SqliteStore, session: str, tenant: str | None) -> Stored:
-    found = [each for each in store.load(None) if each.key[1] == session and tenant in (None, each.key[0])]
+def _one(store: SqliteStore, session: str, tenant: str | None, here: Manifest | None = None) -> Stored:
+    found = [each for each in store.load(here) if each.key[1] == session and tenant in (None, each.key[0])]
     if len(found) > 1:
         owners = ", ".join(repr(each.key[0]) for each in found)
         raise ConfigError(f"several tenants have a session {session!r}: add --tenant, one of {owners}")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _MODEL = "smollm2"
 """The model that is served where none is named."""
+_LEAST_SECRET = 16  # bytes
 _KEPT_S = 30 * 86_400.0
 """Seconds that a session is kept in a store after its last use."""
 
@@ -129,6 +130,13 @@ def serve(
         float,
         typer.Option(metavar="SECONDS", help="After so long a start answers go on that broke off and nobody reads."),
     ] = SERVER_DEFAULTS.resume_s,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="A server that `ghostkv drain` may hand the sessions over to; repeatable."),
+    ] = None,
+    capsule_secret_file: Annotated[
+        Path | None, typer.Option(help="File of the secret that servers share which hand sessions over.")
+    ] = None,
     drain_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="What running answers have to end by themselves after SIGTERM.")
     ] = SERVER_DEFAULTS.drain_s,
@@ -141,6 +149,7 @@ def serve(
     try:
         from ghostkv.page.live import Live
         from ghostkv.server.key_file import read_access
+        from ghostkv.server.peer import Peers
         from ghostkv.server.serve import listen
         from ghostkv.server.serve import serve as run
     except ImportError as error:
@@ -171,6 +180,7 @@ def serve(
     )
     if upstream is not None and worker:
         raise ConfigError("--upstream is one engine: it cannot be had with --worker")
+    peers = Peers(tuple(peer or ()), _secret(capsule_secret_file))
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
     phases.end("imports")
@@ -197,6 +207,7 @@ def serve(
             access,
             config=limits,
             store=kept,
+            peers=peers,
             observers=(live,) if page else (),
             beside=beside,
             ready=lambda: _ready(line, phases),
@@ -211,6 +222,48 @@ def _over(url: str, model: str | None, config: EngineConfig, key: str, upstream_
         typer.echo(said, err=True)
 
     return open_upstream(url, config, model=model, key=key, upstream_model=upstream_model, announce=announce)
+
+
+def _secret(file: Path | None) -> bytes:
+    """The shared secret; empty without a file. Raises ConfigError."""
+    if file is None:
+        return b""
+    try:
+        secret = file.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    if len(secret) < _LEAST_SECRET:
+        raise ConfigError(f"{file} has {len(secret)} bytes, but a secret needs at least {_LEAST_SECRET}")
+    return secret
+
+
+def drain(
+    to: Annotated[str, typer.Option(metavar="URL", help="The peer that takes the sessions over.")],
+    server: Annotated[
+        str, typer.Option(metavar="URL", help="The server that hands them over.")
+    ] = "http://127.0.0.1:8000",
+) -> None:
+    """Hand every session of a server over to one of its peers; it ends once nobody reads from it any more.
+
+    An admin's key is taken from $GHOSTKV_API_KEY.
+    """
+    import json
+    import urllib.error
+    import urllib.request
+
+    headers = {"content-type": "application/json"}
+    if key := os.environ.get("GHOSTKV_API_KEY"):
+        headers["authorization"] = f"Bearer {key}"
+    if not server.startswith(("http://", "https://")):
+        raise ConfigError(f"{server!r} is no address such as http://host:8000")
+    asked = urllib.request.Request(f"{server}/v1/admin/drain", json.dumps({"to": to}).encode(), headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as reply:
+            typer.echo(f"{json.load(reply)['left']} sessions are on their way to {to}")
+    except urllib.error.HTTPError as error:
+        raise ConfigError(f"{server}: {error.code} {error.read().decode(errors='replace')}") from error
+    except OSError as error:
+        raise ConfigError(f"{server} cannot be reached: {error}") from error
 
 
 def _idle(seconds: float | None, store: Path | None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -26,7 +27,45 @@ def new_key(tenant: Annotated[str, typer.Argument(help="Whom it stands for.")] =
     print(f"{key}\n\n{entry}")
 
 
+class Shape(StrEnum):
+    """How a table is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    HTML = "html"
+
+
 def verify(
+    model: Model = "smollm2",
+    dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
+    threads: Threads = DEFAULTS.threads,
+    tokens: Annotated[int, typer.Option(min=8, help="Length of each answer; a boundary comes after 150 to 192.")] = 204,
+    only: Annotated[list[str] | None, typer.Option(help="Make this change only; repeatable.")] = None,
+    shape: Annotated[Shape, typer.Option("--format", help="text, json or html.")] = Shape.TEXT,
+) -> None:
+    """Check that nothing that may happen around an answer changes a bit of it; exits with 1 if something does."""
+    from ghostkv.launch import engine_config
+    from ghostkv.model.pull import resolve_model
+    from ghostkv.terminal import Progress
+    from ghostkv.verify.changes import CHANGES
+    from ghostkv.verify.table import as_html, as_json, as_text, verification
+
+    if unknown := set(only or ()) - CHANGES.keys():
+        raise ConfigError(f"--only {', '.join(sorted(unknown))}: the changes are {', '.join(CHANGES)}")
+    config = engine_config(dtype=dtype, kv_dtype=kv_dtype, threads=threads)
+    with Progress() as progress:
+        found = verification(resolve_model(model, progress), config, tokens, progress, only or ())
+    if shape is Shape.TEXT:
+        Console().print(as_text(found))
+    else:
+        print(as_json(found) if shape is Shape.JSON else as_html(found))
+    if not found.equal:
+        raise typer.Exit(1)
+
+
+@models.command("check")
+def check_products(
     model: Model = "smollm2",
     again: Annotated[bool, typer.Option("--again", help="Measure although results are on disk.")] = False,  # noqa: FBT002
     dtype: Dtype = DEFAULTS.dtype,

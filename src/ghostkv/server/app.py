@@ -9,15 +9,18 @@ from fastapi import FastAPI, Request, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from ghostkv.server import errors
-from ghostkv.server.access import KeyCheck
+from ghostkv.server.access import KeyCheck, act_for
 from ghostkv.server.answers import Answers, ClientGone
 from ghostkv.server.chat import chat_routes
 from ghostkv.server.completions import completion_routes
 from ghostkv.server.description import description_routes
+from ghostkv.server.forks import fork_routes
 from ghostkv.server.health import health_routes
 from ghostkv.server.intake import Heads, RequestIds
 from ghostkv.server.metrics import metrics_routes
 from ghostkv.server.models import model_routes
+from ghostkv.server.moving import moving_routes, peer_routes
+from ghostkv.server.once import Once, OnceLimits
 from ghostkv.server.recovery import Recovery
 from ghostkv.server.replay import recorded_grammar
 from ghostkv.server.responses import response_routes
@@ -44,6 +47,7 @@ def build_app(serving: Serving) -> FastAPI:
     )
     errors.install(app)
     app.add_middleware(Heads)
+    app.add_middleware(Once, limits=OnceLimits(grace_s=serving.config.sessions.grace_s))
     app.add_middleware(KeyCheck, access=serving.access)
     if serving.access.cors_origins:  # outside the check: a preflight brings no key, and a refusal is to be read
         app.add_middleware(
@@ -69,11 +73,16 @@ def build_app(serving: Serving) -> FastAPI:
     ):
         app.include_router(routes(serving))
     app.include_router(session_routes(serving, recovery))
+    app.include_router(fork_routes(serving))
+    app.include_router(moving_routes(serving))
+    if serving.peers.secret:
+        app.include_router(peer_routes(serving, recovery))
     return app
 
 
 def _recovery(serving: Serving) -> Recovery:
     def feeding(found: Resumed) -> Callable[[Closed], Feed]:
+        act_for(serving.access, found.turn)
         return lambda closed: Answers(serving, [found.turn], closed, found.start, apart=True)
 
     return Recovery(serving.desk, serving.worker, feeding, partial(recorded_grammar, serving.worker))

@@ -19,6 +19,8 @@ from ghostkv.server.completion_schema import CompletionRequest
 from ghostkv.server.envelope import Json
 from ghostkv.server.extension import ReplyExtension
 from ghostkv.server.fields import Schema
+from ghostkv.server.forks import ForkRequest
+from ghostkv.server.moving import DrainRequest
 from ghostkv.server.reply_schemas import REPLIES
 from ghostkv.server.response_schema import ResponseRequest
 from ghostkv.server.schema import ChatRequest
@@ -36,6 +38,7 @@ _ERRORS = {
     408: "The deadline passed.",
     409: "There is one already, or it is busy.",
     413: "The body is too large.",
+    422: "The Idempotency-Key was used for another request.",
     429: "Too much at once; `retry-after` says when to try again.",
     500: "A bug.",
     503: "The server is shutting down, or its engine has stopped; `retry-after` may say when to try again.",
@@ -61,7 +64,7 @@ class Operation:
     query: Mapping[str, Json] | None = None
 
 
-_ANSWERING = (404, 408, 409)
+_ANSWERING = (404, 408, 409, 422)
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", "/v1/chat/completions"): Operation(
         "Answer a conversation.", {_JSON: "Chat", _EVENTS: "Events"}, ChatRequest, _ANSWERING
@@ -92,6 +95,21 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         errors=(400, 404),
         query={"from": {"type": "integer", "minimum": 0}},
     ),
+    ("get", "/v1/sessions/{session_id}/boundaries"): Operation(
+        "Where it may be forked.", {_JSON: "Boundaries"}, errors=(400, 404, 409)
+    ),
+    ("post", "/v1/sessions/{session_id}/fork"): Operation(
+        "Another session that goes on from one of its boundaries.",
+        {_JSON: "Fork"},
+        ForkRequest,
+        (404, 409),
+        status=201,
+        optional_body=True,
+    ),
+    ("post", "/v1/admin/drain"): Operation(
+        "Hand every session over to a peer.", {_JSON: "Drain"}, DrainRequest, status=202
+    ),
+    ("get", "/v1/admin/drain"): Operation("How far that has come.", {_JSON: "Drain"}),
     ("post", "/tokenize"): Operation("Text to token ids.", {_JSON: "Tokenized"}, TokenizeRequest, (404,)),
     ("post", "/detokenize"): Operation("Token ids to text.", {_JSON: "Detokenized"}, DetokenizeRequest, (404,)),
     ("get", "/tokenizer_info"): Operation("What the tokenizer is.", {_JSON: "TokenizerInfo"}),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 
-from ghostkv.errors import GhostError, SessionBusy
+from ghostkv.errors import GhostError, SessionBusy, StoreError
 from ghostkv.server.keeping import Keeping
-from ghostkv.server.running import Feed, Reading, Running
+from ghostkv.server.running import Feed, Reading, Running, Send
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.chain import Carried, Closed
 from ghostkv.session.record import NewTurn, SessionRecord, Status, TurnRecord
@@ -26,6 +28,8 @@ class Desk:
         self._keeping = keeping or Keeping()
         self._running: dict[Key, Running] = {}
         self._unfinished: dict[Key, Capsule] = {}
+        self.rejoin: Callable[[Key], Awaitable[None]] = _nothing
+        """Has an answer that broke off go on, where there is somebody who can."""
 
     @property
     def unfinished(self) -> tuple[Key, ...]:
@@ -42,6 +46,49 @@ class Desk:
             raise
         return record
 
+    async def held(self, key: Key) -> Capsule:
+        """What a session can go on from. Raises SessionNotFound, Unsupported, RecordRefused."""
+        self.table.get(key)
+        return await self._keeping.held(key)
+
+    async def adopt(self, capsule: Capsule) -> SessionRecord:
+        """A session with its answers, an id of "" drawn; one that is under way goes on when somebody reads it.
+
+        Raises SessionExists, RateLimited, StoreError.
+        """
+        record = self.table.adopt(capsule.record)
+        key, capsule = (record.tenant, record.id), replace(capsule, record=record)
+        try:
+            await self._keeping.adopted(capsule)
+        except BaseException:
+            self.table.delete(key)
+            raise
+        if record.running:
+            self._unfinished[key] = capsule
+        return record
+
+    def leave(self, key: Key, send: Send) -> None:
+        """Have the answer that is going on, if there is one, go on elsewhere from its next boundary on."""
+        running = self._running.get(key)
+        if running is not None:
+            running.leave_by(send)
+
+    async def over(self, key: Key) -> None:
+        """Wait until the session answers nothing."""
+        while (running := self._running.get(key)) is not None:
+            await running.ended()
+
+    async def forgotten(self, key: Key) -> None:
+        """The session is kept elsewhere; here it can be read as long as the process lives."""
+        await self._keeping.forget(key)
+
+    async def gone(self, key: Key, error: GhostError) -> None:
+        """The session is elsewhere: nothing of it stays, and whoever asks for it gets `error`."""
+        await self._keeping.forget(key)
+        self._unfinished.pop(key, None)
+        self.table.delete(key)
+        self.table.refuse(key, error)
+
     def take_in(self, capsule: Capsule, age_s: float) -> None:
         """A session that a store has kept."""
         self.table.restore(capsule.record, age_s)
@@ -57,10 +104,27 @@ class Desk:
         capsule = self._unfinished.pop(key)
         self.table.put_back(key, found.record)
         try:
-            self._start(key, found.turn, feed, found.start.carried)
+            self._start(key, found.turn, feed, found.start.carried, capsule.tries)
         except BaseException:
             self._unfinished[key] = capsule
             raise
+
+    async def tried(self, key: Key) -> Capsule | None:
+        """`broken_off`, which is about to be gone on with; that is committed before anything else happens."""
+        capsule = self._unfinished.get(key)
+        if capsule is None:
+            return None
+        capsule = replace(capsule, tries=capsule.tries + 1)
+        with suppress(StoreError):  # then the answer itself cannot be kept either, and says so
+            await self._keeping.adopted(capsule)
+        if key in self._unfinished:
+            self._unfinished[key] = capsule
+        return self._unfinished.get(key)
+
+    async def further(self, key: Key) -> None:
+        """Wait until a session's answer has got further than it was, or has ended."""
+        while (running := self._running.get(key)) is not None and running.in_vain:
+            await running.moved()
 
     def give_up(self, key: Key, error: GhostError) -> None:
         """An answer that broke off cannot go on in this process: its readers are told why. The store keeps it."""
@@ -101,6 +165,12 @@ class Desk:
         live = running is not None and running.record.id == record.id
         return Reading(record, running if live else None)
 
+    async def reread(self, key: Key, answer: str) -> Reading:
+        """Read an answer of the session that was asked for before; one that broke off goes on."""
+        await self.rejoin(key)
+        turn = next(turn for turn in self.table.get(key).turns if turn.id == answer)
+        return self.read(key, turn)
+
     async def stop(self, key: Key, why: str) -> None:
         """End the session's answer, if there is one that is going on; its readers are told why."""
         running = self._running.get(key)
@@ -119,8 +189,15 @@ class Desk:
         self._unfinished.pop(key, None)
         self.table.delete(key)
 
-    def _start(self, key: Key, turn: Turn, feed: Callable[[Closed], Feed], carried: Carried | None = None) -> Running:
-        keeper = self._keeping.answer(key, turn, carried)
+    def _start(
+        self,
+        key: Key,
+        turn: Turn,
+        feed: Callable[[Closed], Feed],
+        carried: Carried | None = None,
+        tries: int = 0,
+    ) -> Running:
+        keeper = self._keeping.answer(key, turn, carried, tries)
 
         def over(kept: Capsule | None) -> None:
             del self._running[key]
@@ -130,3 +207,7 @@ class Desk:
 
         running = self._running[key] = Running(self.table, key, turn, feed, over, keeper)
         return running
+
+
+async def _nothing(key: Key) -> None:
+    return

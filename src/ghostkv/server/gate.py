@@ -116,6 +116,12 @@ class Gate:
         self._line.update(dict.fromkeys(places))
         return places
 
+    def stay(self, end: Callable[[GhostError], None]) -> Place:
+        """A place for work that costs the engine nothing and for which the server stays: `leave` it."""
+        place = Place(Asked(0, 0), self._clock(), end)
+        self._working.add(place)
+        return place
+
     def took(self, place: Place, event: Event) -> None:
         """An answer said something; from the first time on it is out of the line."""
         tokens = len(event.tokens) if isinstance(event, Output) else 0
@@ -134,6 +140,11 @@ class Gate:
         self._working.discard(place)
         if not self.inside:
             self.pace.rest()
+
+    @property
+    def shut_for(self) -> float | None:
+        """Seconds until another server may answer here; None while this one lets in."""
+        return None if self._shut_until is None else self._shut_until - self._clock()
 
     def close(self, seconds: float) -> None:
         """Let nobody in any more; in about so many seconds another server may stand here."""

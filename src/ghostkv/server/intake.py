@@ -74,7 +74,7 @@ class Heads:
 
 async def parse(request: Request, schema: type[S]) -> S:
     """The request's body as `schema`, whatever its content type says. Raises InvalidRequest."""
-    body = await _body(request)
+    body = await body_of(request)
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
@@ -83,7 +83,7 @@ async def parse(request: Request, schema: type[S]) -> S:
         raise InvalidRequest("the body's objects and lists are nested too deeply") from None
 
 
-async def _body(request: Request) -> bytes:
+async def body_of(request: Request) -> bytes:
     """All bytes. Raises BodyTooLarge for one that is too large, after having read it.
 
     A client that still writes would not read the reply, so the rest is taken in and forgotten, up to a point.

@@ -19,6 +19,7 @@ from ghostkv.server.access import tenant_of
 from ghostkv.server.answers import Answer, Answers, gathered
 from ghostkv.server.envelope import Envelope
 from ghostkv.server.numbered import Numbered
+from ghostkv.server.once import answered, once_of
 from ghostkv.server.running import Reading
 from ghostkv.server.schema import GenerationRequest
 from ghostkv.server.serving import Serving
@@ -35,8 +36,10 @@ R = TypeVar("R", bound=GenerationRequest)
 class Joined:
     """One request and its session."""
 
-    def __init__(self, serving: Serving, record: SessionRecord, endpoint: str) -> None:
+    def __init__(self, serving: Serving, record: SessionRecord, endpoint: str, once: str = "") -> None:
         self._serving = serving
+        self._once = once
+        self._again = answered(record, once)  # it was asked before, by a client that has its Idempotency-Key
         self._record = record
         self._endpoint = endpoint
         self._parameters = ""
@@ -57,7 +60,7 @@ class Joined:
             raise InvalidRequest(f"a session takes one prompt at a time, not {len(prompts)}", param="prompt")
         if getattr(asked, "echo", False):
             raise InvalidRequest("echo cannot be had in a session: its output is what was generated", param="echo")
-        return cls(serving, serving.desk.free((tenant_of(request).name, session)), endpoint)
+        return cls(serving, serving.desk.free((tenant_of(request).name, session)), endpoint, once_of(request))
 
     def settled(self, asked: R) -> R:
         """The request with what the session says where the request says nothing."""
@@ -83,8 +86,10 @@ class Joined:
         return await gathered(await self._begin(envelope, turns), 1)
 
     async def _begin(self, envelope: Envelope, turns: Sequence[Turn]) -> Reading:
+        if self._again is not None:
+            return await self._serving.desk.reread((self._record.tenant, self._record.id), self._again.id)
         [turn] = turns
-        head = Head(envelope.id, self._endpoint, _with_residency(self._parameters, turn), envelope.created)
+        head = Head(envelope.id, self._endpoint, _with_residency(self._parameters, turn), envelope.created, self._once)
         return await begin(self._serving, self._record, turn, head)
 
 
@@ -104,6 +109,7 @@ class Head:
     endpoint: str
     parameters: str  # JSON
     created: int = field(default_factory=lambda: int(time.time()))
+    once: str = ""  # see NewTurn
 
 
 async def begin(serving: Serving, record: SessionRecord, turn: Turn, head: Head) -> Reading:
@@ -117,6 +123,7 @@ async def begin(serving: Serving, record: SessionRecord, turn: Turn, head: Head)
         prompt_tokens=serving.worker.prompt_tokens(turn),
         seed=turn.sampling.seed,
         max_tokens=turn.max_tokens,
+        once=head.once,
         most_bytes=answer_bytes(turn.max_tokens, turn.sampling.logprobs or 0) + turn.payload_budget,
     )
     key = (record.tenant, record.id)

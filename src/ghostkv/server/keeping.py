@@ -12,11 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 
+from ghostkv.errors import RecordRefused, Unsupported
 from ghostkv.request import Decision
 from ghostkv.session.capsule import Answering, Capsule
 from ghostkv.session.chain import Carried
 from ghostkv.session.context import residency_of
+from ghostkv.session.folding import flushed
 from ghostkv.session.manifest import Manifest
 from ghostkv.session.record import SessionRecord
 from ghostkv.session.store import Store
@@ -35,6 +38,15 @@ class Keeper:
         """What of it would outlive the process by now."""
         return None
 
+    @property
+    def tries(self) -> int:
+        """How often it was gone on with, this time included, since it last got further."""
+        return 0
+
+    def spared(self) -> Capsule | None:
+        """`kept`; it was ended in order, so that this was no try in vain."""
+        return self.kept
+
     async def begun(self, record: SessionRecord) -> None:
         """It is under way; nothing of it has been said."""
 
@@ -44,6 +56,10 @@ class Keeper:
     async def took(self, event: Event, record: Callable[[], SessionRecord]) -> None:
         """It has said something; nothing after that is said before this returns."""
 
+    def leaving(self, event: Event, record: Callable[[], SessionRecord]) -> Capsule | None:
+        """What it can go on from elsewhere, now that `event` is the last that was said; None: not from here."""
+        return None
+
     def ended(self, record: SessionRecord) -> None:
         """It is over, for good."""
 
@@ -51,8 +67,8 @@ class Keeper:
 class Keeping:
     """Of a server without a store."""
 
-    def answer(self, key: Key, turn: Turn, carried: Carried | None = None) -> Keeper:
-        """The keeper of an answer, which goes on after a boundary that left `carried`."""
+    def answer(self, key: Key, turn: Turn, carried: Carried | None = None, tries: int = 0) -> Keeper:
+        """The keeper of an answer, which goes on after a boundary that left `carried`, for the `tries`-th time."""
         return Keeper()
 
     async def made(self, record: SessionRecord) -> None:
@@ -64,6 +80,13 @@ class Keeping:
     def forgotten(self, key: Key) -> None:
         """Nobody has used it for too long."""
 
+    async def held(self, key: Key) -> Capsule:
+        """What is committed of a session. Raises Unsupported, RecordRefused."""
+        raise Unsupported("what a session can go on from is kept in a store: serve with --store PATH", param="session")
+
+    async def adopted(self, capsule: Capsule) -> None:
+        """A session came from elsewhere. Raises StoreError."""
+
 
 class StoreKeeping(Keeping):
     """Of a server with one."""
@@ -73,11 +96,12 @@ class StoreKeeping(Keeping):
         self._worker = worker
         self._manifest = worker.named
 
-    def answer(self, key: Key, turn: Turn, carried: Carried | None = None) -> Keeper:
+    def answer(self, key: Key, turn: Turn, carried: Carried | None = None, tries: int = 0) -> Keeper:
         """See Keeping."""
         whole = residency_of(turn, self._worker.context).budget is None
         logs = whole and turn.grammar is None and turn.plan is None
-        return StoreKeeper(self._store, self._manifest, key, Answering.of(turn, self._worker), carried, logs=logs)
+        answering = Answering.of(turn, self._worker)
+        return StoreKeeper(self._store, self._manifest, key, answering, carried, logs=logs, tries=tries)
 
     async def made(self, record: SessionRecord) -> None:
         """See Keeping."""
@@ -87,6 +111,17 @@ class StoreKeeping(Keeping):
     async def forget(self, key: Key) -> None:
         """See Keeping."""
         await asyncio.wrap_future(self._store.forget(key))
+
+    async def held(self, key: Key) -> Capsule:
+        """See Keeping."""
+        capsule = await asyncio.wrap_future(self._store.held(key))
+        if capsule is None:
+            raise RecordRefused("nothing of this session is committed yet", param="session")
+        return capsule
+
+    async def adopted(self, capsule: Capsule) -> None:
+        """See Keeping."""
+        await asyncio.wrap_future(self._store.keep((capsule.record.tenant, capsule.record.id), capsule))
 
     def forgotten(self, key: Key) -> None:
         """See Keeping. What fails is tried again when it is read, and found too old, after the next start."""
@@ -105,14 +140,18 @@ class StoreKeeper(Keeper):
         carried: Carried | None,
         *,
         logs: bool,
+        tries: int = 0,
     ) -> None:
-        """`logs`: write its tokens now and then, since its segments have no end."""
+        """`logs`: write its tokens now and then, since its segments have no end. `tries`: see Keeping."""
         self._store = store
         self._manifest = manifest
         self._key = key
         self._answering = answering
         self._carried = carried
         self._kept: Capsule | None = None
+        self._answer_id = ""
+        self._tries = tries
+        self._tokens = 0  # of the session's output when it was taken up
         self._logs = logs
         self._logged: Future[None] | None = None
         self._next_log = time.monotonic() + _LOG_S
@@ -123,8 +162,21 @@ class StoreKeeper(Keeper):
         """See Keeper."""
         return self._kept
 
+    @property
+    def tries(self) -> int:
+        """See Keeper."""
+        return self._tries
+
+    def spared(self) -> Capsule | None:
+        """See Keeper."""
+        if self._kept is not None and self._kept.tries:
+            self._kept = replace(self._kept, tries=0)
+            self._store.keep(self._key, self._kept)
+        return self._kept
+
     async def begun(self, record: SessionRecord) -> None:
         """See Keeper."""
+        self._answer_id, self._tokens = record.turns[-1].id, record.tokens
         await self._keep(record)
 
     def closed(self, carried: Carried) -> None:
@@ -146,17 +198,32 @@ class StoreKeeper(Keeper):
             self._carried = carried
             await self._keep(record())
 
+    def leaving(self, event: Event, record: Callable[[], SessionRecord]) -> Capsule | None:
+        """See Keeper. Where tokens are logged any token will do; else what is committed is that of a boundary."""
+        if self._logs:
+            return self._capsule(record())
+        kept = event.kept is not None if isinstance(event, Output) else flushed(event)
+        return self._kept if kept else None
+
     def ended(self, record: SessionRecord) -> None:
-        """See Keeper. Where it cannot be written, the end is found again from what is kept."""
-        self._store.keep(self._key, Capsule(self._manifest, record))
+        """See Keeper. Where it cannot be written, the end is found again from what is kept.
+
+        The request stays with its answer, for replay and forks; one that was refused has left no trace in `record`.
+        """
+        answered = bool(record.turns) and record.turns[-1].id == self._answer_id
+        self._store.keep(self._key, Capsule(self._manifest, record, self._answering if answered else None))
 
     async def _keep(self, record: SessionRecord) -> None:
-        capsule = Capsule.at(self._manifest, record, self._answering, self._carried)
+        capsule = self._capsule(record)
         await asyncio.wrap_future(self._store.keep(self._key, capsule))
         self._kept = capsule
 
     def _log(self, record: SessionRecord) -> None:
         if self._logged is None or self._logged.done():
-            capsule = Capsule.at(self._manifest, record, self._answering, self._carried)
-            self._logged = self._store.keep(self._key, capsule)
+            self._logged = self._store.keep(self._key, self._capsule(record))
             self._next_log = time.monotonic() + _LOG_S
+
+    def _capsule(self, record: SessionRecord) -> Capsule:
+        if record.tokens > self._tokens:
+            self._tries = 0
+        return Capsule.at(self._manifest, record, self._answering, self._carried, self._tries)

@@ -1,7 +1,8 @@
 """After a start: what the store has kept comes back, and answers that broke off go on.
 
 One goes on when somebody comes to read it, and otherwise `resume_s` after the start. It is the same answer, bit for
-bit; the log says what had to be generated or prefilled again.
+bit; the log says what had to be generated or prefilled again. One that ends the process each time is tried
+`MOST_TRIES` times.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from ghostkv.session.worker import Worker
 
 _log = logging.getLogger(__name__)
 
+MOST_TRIES = 3
+"""To go on with an answer from one place."""
+
 Feeding = Callable[[Resumed], Callable[[Closed], Feed]]
 """How an answer's events are made."""
 
@@ -42,6 +46,8 @@ class Recovery:
         self._feeding = feeding
         self._regrown = regrown
         self._going_on: dict[Key, asyncio.Task[None]] = {}
+        self._suspects = asyncio.Lock()
+        desk.rejoin = self.rejoin
 
     @asynccontextmanager
     async def over(self, store: Store | None, resume_s: float) -> AsyncGenerator[None]:
@@ -85,14 +91,38 @@ class Recovery:
 
     async def _go_on_later(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        for key in self._desk.unfinished:
+        suspects = [key for key in self._desk.unfinished if self._tries(key)]
+        for key in (*(key for key in self._desk.unfinished if not self._tries(key)), *suspects):
             await self.rejoin(key)
+
+    def _tries(self, key: Key) -> int:
+        capsule = self._desk.broken_off(key)
+        return 0 if capsule is None else capsule.tries
 
     async def _go_on(self, key: Key) -> None:
         capsule = self._desk.broken_off(key)
         if capsule is None:
             return
+        if not capsule.tries:
+            await self._try(key)
+            return
+        # One of those that ended with the process last time may have ended it: one after another, so that the others
+        # are not counted with it.
+        async with self._suspects:
+            await self._try(key)
+            await self._desk.further(key)
+
+    async def _try(self, key: Key) -> None:
+        capsule = self._desk.broken_off(key)
         try:
+            if capsule is not None and capsule.tries >= MOST_TRIES:
+                raise RecordRefused(
+                    f"it was gone on with {capsule.tries} times, and each time the process ended before it got any "
+                    "further; delete the session"
+                )
+            capsule = await self._desk.tried(key)
+            if capsule is None:
+                return
             grammar = await self._regrown(capsule.record.turns[-1], key[0])
             found = await asyncio.to_thread(resumed, capsule, self._worker, grammar)
             if self._desk.broken_off(key) is capsule:  # nobody has ended it meanwhile

@@ -68,6 +68,8 @@ _OUTPUT = _object({"id": _STRING, "type": {"enum": ["message", "function_call"]}
 _MODEL = _object({"id": _STRING, "object": _one("model"), "created": _INTEGER, "max_model_len": _COUNT})
 _SESSION = _object({"id": _STRING, "object": _one("session"), "created": _INTEGER, "status": _STRING, "model": _STRING})
 
+_BOUNDARY = _object({"index": _COUNT, "kind": _STRING, "tokens": _COUNT, "answer": _INTEGER, "events": _COUNT})
+
 REPLIES: dict[str, Json] = {
     "Error": _object(
         {
@@ -119,6 +121,9 @@ REPLIES: dict[str, Json] = {
     "Model": _MODEL,
     "Session": _SESSION,
     "Sessions": _object({"object": _one("list"), "data": _list(_SESSION)}),
+    "Boundaries": _object({"object": _one("list"), "data": _list(_BOUNDARY, minItems=1)}),
+    "Fork": {"allOf": [_SESSION, _object({"forked_from": _STRING, "at": _COUNT})]},
+    "Drain": _object({"object": _one("drain"), "to": _STRING, "moved": _list(_OBJECT), "left": _COUNT}),
     "Tokenized": _object(
         {
             "count": _COUNT,

@@ -38,6 +38,10 @@ class Feed(Protocol):
         ...
 
 
+Send = Callable[[Capsule], Awaitable[Feed | None]]
+"""Takes an answer elsewhere; gives its events from there on, or None where it stays."""
+
+
 class Running:
     """One answer. It writes down what it is told until that ends, or until it is stopped."""
 
@@ -70,6 +74,7 @@ class Running:
         self._why = ""  # it was ended, if it was
         self._timer: asyncio.TimerHandle | None = None
         self._when_over = over
+        self._send: Send | None = None
         self._feed = feed(self._closed)
         self._task = asyncio.create_task(self._follow(), name=f"{turn.id} in session {key[1]}")
         # Not in the task itself: one that is cancelled before its first step never runs at all.
@@ -79,6 +84,11 @@ class Running:
     def read(self) -> bool:
         """Whether somebody reads it."""
         return bool(self._readers)
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether it was gone on with and has not got further yet."""
+        return not self.over and self._keeper.tries > 0
 
     @property
     def over(self) -> bool:
@@ -95,6 +105,14 @@ class Running:
             self._why = why
             self._task.cancel()
             await self._over.wait()
+
+    async def ended(self) -> None:
+        """Wait until nothing follows."""
+        await self._over.wait()
+
+    def leave_by(self, send: Send) -> None:
+        """Have it go on elsewhere, from its next boundary on, while its readers read on here."""
+        self._send = send
 
     def enter(self, reader: Reading) -> None:
         """One more reads it."""
@@ -122,6 +140,17 @@ class Running:
                 _, event = await self._feed.__anext__()
                 self._note(self._whole.take(event))
                 await self._keeper.took(event, lambda: self._table.get(self._key))
+                if self._send is not None and not isinstance(event, Finished):
+                    await self._leave(self._send, event)
+
+    async def _leave(self, send: Send, event: Event) -> None:
+        capsule = self._keeper.leaving(event, lambda: self._table.get(self._key))
+        if capsule is None:
+            return
+        self._send = None
+        if (feed := await send(capsule)) is not None:
+            self._feed.close()
+            self._feed, self._keeper = feed, Keeper()
 
     def _closed(self, carried: Carried) -> None:
         if self.over:  # cancelled, and on its way out
@@ -164,7 +193,8 @@ class Running:
         self._over.set()
         self._notify()
         passing = not self._why if task.cancelled() else isinstance(self.failure, _PASSING)
-        kept = self._keeper.kept if passing else None
+        blameless = task.cancelled() or isinstance(self.failure, Draining)
+        kept = None if not passing else self._keeper.spared() if blameless else self._keeper.kept
         if kept is None:
             self._keeper.ended(self._table.get(self._key))
         self._when_over(kept)

@@ -21,6 +21,7 @@ from ghostkv.errors import ConfigError, Draining, EngineFault
 from ghostkv.server.access import Access
 from ghostkv.server.app import build_app
 from ghostkv.server.metering import Metering
+from ghostkv.server.peer import Peers
 from ghostkv.server.serving import Serving
 from ghostkv.session.store import Store
 from ghostkv.session.worker import Worker
@@ -54,6 +55,7 @@ def serve(
     *,
     config: ServerConfig | None = None,
     store: Store | None = None,
+    peers: Peers | None = None,
     observers: tuple[Observer, ...] = (),
     beside: Callable[[FastAPI, Serving], None] = lambda app, serving: None,
     ready: Callable[[], None] = lambda: None,
@@ -68,7 +70,8 @@ def serve(
     """
     raise_descriptor_limit()
     config = config or ServerConfig()
-    serving = Serving(worker, observers=(Metering(worker), *observers), access=access, config=config, store=store)
+    watching = (Metering(worker), *observers)
+    serving = Serving(worker, watching, access, config, store=store, peers=peers or Peers())
     app = build_app(serving)
     beside(app, serving)
     server = Server(http_config(app, config.drain_s), serving, ready)
@@ -140,6 +143,8 @@ class Server(uvicorn.Server):
             self.faulted = True
             self._ends_at = now + _FAULT_S
             _log.critical("the engine has stopped: everybody is told, and the server ends in %g s", _FAULT_S)
+        if not self.should_exit and (left := self.serving.gate.shut_for) is not None:  # its sessions go to a peer
+            self.should_exit, self._ends_at = True, now + left
         if self.should_exit and not self.serving.gate.shut:
             self._ends_at = self._ends_at or now + self.serving.config.drain_s
             self.serving.gate.close(self._ends_at - now)

@@ -9,6 +9,7 @@ from ghostkv.server.access import Access
 from ghostkv.server.desk import Desk
 from ghostkv.server.gate import Gate
 from ghostkv.server.keeping import Keeping, StoreKeeping
+from ghostkv.server.peer import Peers
 from ghostkv.server.response_store import ResponseStore
 from ghostkv.session.store import Store
 from ghostkv.session.table import SessionTable
@@ -29,6 +30,7 @@ class Serving:
     gate: Gate = field(default_factory=Gate)
     responses: ResponseStore = field(default_factory=ResponseStore)
     store: Store | None = None  # of sessions; None: they end with the process
+    peers: Peers = field(default_factory=Peers)
     metrics: Metrics = field(init=False)
     log: RequestLog = field(init=False)
     desk: Desk = field(init=False)

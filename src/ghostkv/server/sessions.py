@@ -31,11 +31,13 @@ _MOST_DIGITS = 12  # of a token's index
 
 Text = Annotated[str, StringConstraints(max_length=512)]
 
+SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._~-]+$", max_length=MOST_ID)]
+
 
 class SessionRequest(Schema):
     """POST /v1/sessions. Everything in it is optional."""
 
-    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._~-]+$", max_length=MOST_ID)] = ""
+    id: SessionId = ""
     residency: str | None = None
     payload_budget: Annotated[int, Field(ge=LEAST_BUDGET, le=MOST_BUDGET)] | None = None
     metadata: Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Text], Field(max_length=16)] = Field(
@@ -50,7 +52,7 @@ def session_routes(serving: Serving, recovery: Recovery) -> APIRouter:
     @router.post("/v1/sessions")
     async def create(request: Request) -> Response:
         """Make a session."""
-        asked = await parse(request, SessionRequest) if _has_body(request) else SessionRequest()
+        asked = await parse(request, SessionRequest) if has_body(request) else SessionRequest()
         if asked.residency is not None:
             worker.context.policies(asked.residency)  # refuses a name that is none
         record = SessionRecord(
@@ -110,7 +112,8 @@ def _listed(records: Sequence[SessionRecord], alias: Callable[[str], str] | None
     return {"object": "list", "data": data}
 
 
-def _has_body(request: Request) -> bool:
+def has_body(request: Request) -> bool:
+    """Whether a request brings one, which may be left out."""
     return request.headers.get("content-length", "") not in ("", "0") or "transfer-encoding" in request.headers
 
 

@@ -34,7 +34,7 @@ _HEADER = len(_MAGIC) + 1 + hashlib.sha256().digest_size
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The answer that was under way."""
+    """The request of the last answer, which is under way or has ended."""
 
     turn: Turn  # as it was asked, seed and plan included, but for its grammar
     prompt: tuple[int, ...]  # ids of the client's whole prompt
@@ -56,15 +56,21 @@ class Capsule:
     record: SessionRecord  # while a boundary's state is `carried`, its payload is that one's
     answering: Answering | None = None
     carried: Carried | None = None  # what the last flushed boundary left; None before the first
+    tries: int = 0  # to go on from here of which none got further; of a store, it does not travel
 
     @classmethod
     def at(
-        cls, manifest: Manifest, record: SessionRecord, answering: Answering | None, carried: Carried | None
+        cls,
+        manifest: Manifest,
+        record: SessionRecord,
+        answering: Answering | None,
+        carried: Carried | None,
+        tries: int = 0,
     ) -> Capsule:
         """With the payload that belongs to `carried`: the record's own may be a later segment's."""
         if carried is not None:
             record = replace(record, payload=carried.memory.payload.data)
-        return cls(manifest, record, answering, carried)
+        return cls(manifest, record, answering, carried, tries)
 
     def encode(self) -> bytes:
         """Canonical bytes."""

@@ -3,6 +3,7 @@
     session      what was said when it was made              talk      its conversation
     turn.N       answer N without what it generated           piece.N   what came to an answer and to its archive
     open         the answer that is under way, as it was asked
+    tries        how often it was gone on with in vain; absent: never
     state        what the last flushed boundary left, but for payload and archive      payload   the payload's bytes
     root         manifest, and checksums: of every other part, of the pieces one over all in order, so that it does not
                  grow; a part that is missing, older or another's is seen
@@ -117,7 +118,7 @@ def _goes_on(old: Capsule, new: Capsule) -> bool:
     before, after = old.record.turns, new.record.turns
     if len(after) < len(before):
         return False
-    if len(after) == len(before) and old.carried is not None and new.answering is not None:
+    if len(after) == len(before) and old.carried is not None and new.record.running:
         grown = new.carried is not None and new.carried.memory.archive.total >= old.carried.memory.archive.total
         if not grown:
             return False
@@ -140,6 +141,8 @@ def _parts(old: Capsule | None, new: Capsule) -> Iterable[tuple[str, bytes]]:
             yield f"turn.{index}", encode(_blank(turn))
     if old is None or new.answering != old.answering:
         yield "open", encode(answering_parts(new.answering))
+    if new.tries != (0 if old is None else old.tries):
+        yield "tries", encode(new.tries)
     if old is None or new.carried is not old.carried:
         yield "state", encode(carried_parts(new.carried))
 
@@ -174,7 +177,7 @@ def _capsule(parts: Mapping[str, Any], manifest: Manifest) -> Capsule:
         last = gathered[-1]
         archive = archive_of(tuple(last.ids), tuple(last.ends), tuple(last.sentences))
         carried = carried_of(parts["state"], archive, record.payload)
-    return Capsule(manifest, record, answering, carried)
+    return Capsule(manifest, record, answering, carried, int(parts.get("tries", 0)))
 
 
 @dataclass(slots=True)

@@ -44,6 +44,7 @@ class NewTurn:
     prompt_tokens: int
     messages: tuple[Message, ...] = ()  # the whole conversation; empty for a raw prompt
     most_bytes: int = 0  # that its answer may come to
+    once: str = ""  # digests of its Idempotency-Key and of its body; "" without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class TurnRecord:
     digest: bytes = b""  # of the conversation up to and with this answer; empty while it runs, and for a raw prompt
     ids: tuple[int, ...] = ()  # its text was generated as these; empty where ids and text say different things
     size: int = _TURN  # bytes of memory, about
+    once: str = ""  # see NewTurn
 
     @property
     def segments(self) -> tuple[SegmentRecord, ...]:
@@ -151,6 +153,7 @@ class SessionRecord:
             forked=forked,
             conversing=bool(asked.messages),
             size=_TURN + sys.getsizeof(asked.parameters),
+            once=asked.once,
         )
         return replace(self, messages=asked.messages or self.messages, turns=(*self.turns, turn))
 

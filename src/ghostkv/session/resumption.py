@@ -7,15 +7,14 @@ state after them is folded anew. A planned answer starts over: its nodes run sid
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ghostkv.engine.text_gate import TextGate
 from ghostkv.errors import RecordRefused
-from ghostkv.request import Decision, GenerationState, Grammar, Stop
+from ghostkv.request import GenerationState, Grammar
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.chain import Carried, Chain
+from ghostkv.session.folding import fed, flushed
 from ghostkv.session.record import SessionRecord
 from ghostkv.session.start import FROM_THE_START, Start
 from ghostkv.session.turn import Event, Output, SegmentRecord, Turn
@@ -69,8 +68,7 @@ def _divided(events: Sequence[Event]) -> tuple[tuple[Event, ...], tuple[Output, 
     """What came up to the last flushed boundary, and the outputs after it."""
     last = 0
     for index, event in enumerate(events, 1):
-        mark = event.boundary if isinstance(event, SegmentRecord) else None
-        last = index if mark is not None and mark.decision is Decision.FLUSH else last
+        last = index if flushed(event) else last
     return tuple(events[:last]), tuple(event for event in events[last:] if isinstance(event, Output))
 
 
@@ -90,7 +88,7 @@ def _folded(
     taken: list[Output] = []
     ids: list[int] = []
     for output in known:
-        after = _fed(state, output, detokenizer)
+        after = fed(state, output, detokenizer)
         if after is None or after.emitted >= most:
             break
         state = after
@@ -98,26 +96,6 @@ def _folded(
         ids += [token.id for token in output.tokens]
     kept = tuple(output.kept for output in taken if output.kept is not None)
     return tuple(taken), replace(start, ids=tuple(ids), kept=kept, state=state) if ids else start
-
-
-def _fed(state: GenerationState, output: Output, detokenizer: Detokenizer) -> GenerationState | None:
-    """The state after an output; None if the answer ended in it, or if its text is not that of its tokens."""
-    gate, counts, text = TextGate(detokenizer, state), Counter(dict(state.counts)), ""
-    for token in output.tokens:
-        if isinstance(gate.feed(token.id), Stop):
-            return None
-        text += gate.release()
-        counts[token.id] += 1
-    if text != output.text:
-        return None
-    return replace(
-        state,
-        emitted=state.emitted + len(output.tokens),
-        counts=tuple(sorted(counts.items())),
-        undecoded=gate.undecoded,
-        held=gate.held,
-        rules=gate.rules,
-    )
 
 
 def _with_events(record: SessionRecord, events: Sequence[Event]) -> SessionRecord:

@@ -45,6 +45,14 @@ class _Task:
     done: Future[None] = field(default_factory=Future)
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is held of a session, once all before it is written."""
+
+    key: Key
+    answer: Future[Capsule | None] = field(default_factory=Future)
+
+
 class SqliteStore:
     """`session.store.Store`."""
 
@@ -56,7 +64,7 @@ class SqliteStore:
         self._most_bytes = most_bytes
         self._written: dict[Key, Written] = {}  # of the writing thread, once that runs
         self._failing = False
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task | _Question | None] = queue.SimpleQueue()
         try:
             _make(path)
             self._db = _connected(path, most_bytes)
@@ -92,6 +100,13 @@ class SqliteStore:
         """See Store."""
         return self._put(_Task(key, None))
 
+    def held(self, key: Key) -> Future[Capsule | None]:
+        """See Store."""
+        question = _Question(key)
+        question.answer.set_running_or_notify_cancel()
+        self._tasks.put(question)
+        return question.answer
+
     def close(self) -> None:
         """See Store."""
         self._tasks.put(None)
@@ -119,11 +134,17 @@ class SqliteStore:
                     more = self._tasks.get_nowait()
                     last = more is None
                     batch += [more] if more is not None else []
-            self._commit(batch)
+            self._commit([each for each in batch if isinstance(each, _Task)])
+            for each in batch:
+                if isinstance(each, _Question):
+                    written = self._written.get(each.key)
+                    each.answer.set_result(None if written is None else written.capsule)
             if last:
                 return
 
     def _commit(self, batch: list[_Task]) -> None:
+        if not batch:
+            return
         latest = {task.key: task for task in batch}  # in order of arrival
         changes, failed = self._changes(latest)
         try:

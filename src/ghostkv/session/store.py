@@ -43,6 +43,10 @@ class Store(Protocol):
         """Done once nothing of the session is left in the store's files. Fails with StoreError."""
         ...
 
+    def held(self, key: Key) -> Future[Capsule | None]:
+        """What is committed of a session, everything included that was given before; None for one that is not here."""
+        ...
+
     def close(self) -> None:
         """Write what is waiting, and let go of the files."""
         ...

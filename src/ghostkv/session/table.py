@@ -67,6 +67,14 @@ class SessionTable:
         own[record.id] = _Entry(record, record, self._clock(), record.size)
         return record
 
+    def adopt(self, record: SessionRecord) -> SessionRecord:
+        """Add a session with its answers. Raises what `create` does, RateLimited also where its bytes do not fit."""
+        held = sum(entry.size for entry in self._own(record.tenant).values())
+        if held + record.size > self.limits.memory:
+            said = f"the other sessions hold {held} bytes and this one {record.size}, of at most {self.limits.memory}"
+            raise RateLimited(f"{said} in all: delete some", retry_after=max(1, int(self.limits.idle_s)))
+        return self.create(record)
+
     def restore(self, record: SessionRecord, age_s: float) -> None:
         """Take in a session that was kept elsewhere and that nobody has used for `age_s` seconds: the oldest first."""
         own = self._tenants.setdefault(record.tenant, OrderedDict())
