@@ -40,11 +40,7 @@ def test_every_cell_is_equal_or_says_why_it_is_not_there(found: Verification) ->
         (change, residency) for change in CHANGES for residency in ("full", "segment", "auto")
     ]
     missing = {(row.change, row.residency) for row in found.rows if row.cells["tokens"] != "equal"}
-    assert missing == {
-        *(("tool pause", residency) for residency in ("full", "segment", "auto")),
-        ("replay of recorded decisions", "full"),
-        ("replay of recorded decisions", "segment"),
-    }
+    assert missing == {("replay of recorded decisions", residency) for residency in ("full", "segment")}
     for row in found.rows:
         for measure in MEASURES:
             if (row.change, row.residency) in missing:
@@ -57,6 +53,7 @@ def test_the_changes_took_place(found: Verification) -> None:
     how = {(row.change, row.residency): row.how for row in found.rows}
     assert "10 answers a step" in how["batch and co-tenants", "full"]
     assert "found in the index" in how["prefix hit", "segment"]
+    assert all("blocks kept" in how["tool pause", residency] for residency in ("full", "segment", "auto"))
     assert "flushed after 1" in how["replay of recorded decisions", "auto"]
     assert "after 196 tokens, went on at 196" in how["restart from the store", "full"]
     assert "after 196 tokens, went on at 1" in how["fork", "segment"]  # at its boundary

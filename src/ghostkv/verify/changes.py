@@ -12,7 +12,7 @@ from ghostkv.step import BLOCK_TOKENS, blocks_of
 from ghostkv.verify.child import other_process
 from ghostkv.verify.moves import forked_off, moved, restarted
 from ghostkv.verify.reference import Reference
-from ghostkv.verify.rig import Rig, first_segment
+from ghostkv.verify.rig import Open, Rig, first_segment
 from ghostkv.verify.seen import Seen
 
 _OTHERS = 9
@@ -84,9 +84,20 @@ def _evicted(rig: Rig, reference: Reference) -> Changed:
 
 
 def _pause(rig: Rig, reference: Reference) -> Changed:
-    raise Unavailable(
-        "an answer ends at its tool call: there are no pauses in which KV could be kept, dropped or flushed"
-    )
+    with rig.opened() as engine:
+        engine.seen(replace(reference.turn, id="before", max_tokens=1, replay=None))
+        call = engine.asked[-1]
+        engine.worker.backend.pause(call, call.prompt)
+        engine.together(rig.others(engine.worker, 2, reference.turn.max_tokens, "segment"))
+        kept = _paused_blocks(engine)
+        seen, events = engine.seen(reference.turn)
+    if not kept or not first_segment(events).usage.cached_tokens:
+        raise Unavailable("nothing was kept: the prompt fills no block")
+    return Changed(seen, f"{kept} blocks kept while others were answered; dropped ones are computed again, as above")
+
+
+def _paused_blocks(engine: Open) -> int:
+    return engine.worker.stats().paused_blocks if engine.worker.stats else 0
 
 
 def _threads(rig: Rig, references: Sequence[Reference]) -> list[Changed]:

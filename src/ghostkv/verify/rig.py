@@ -15,7 +15,7 @@ from ghostkv.config import EngineConfig
 from ghostkv.engine.stats import StepTrace
 from ghostkv.errors import InvariantViolation
 from ghostkv.model.load import LoadedModel, load_model, pool_bytes
-from ghostkv.request import Message, Sampling
+from ghostkv.request import Delta, Message, Sampling, SegmentRequest
 from ghostkv.session.chain import Closed
 from ghostkv.session.start import FROM_THE_START, Start
 from ghostkv.session.turn import Event, Finished, Output, SegmentRecord, Turn
@@ -35,12 +35,25 @@ _TEXT = (
 )
 
 
+class _Noting(EmbeddedBackend):
+    """Remembers what it was asked for."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.asked: list[SegmentRequest] = []
+
+    def generate(self, request: SegmentRequest) -> AsyncGenerator[Delta, None]:
+        self.asked.append(request)
+        return super().generate(request)
+
+
 @dataclass
 class Open:
     """An engine at work."""
 
     worker: Worker
     sight: Sight
+    asked: list[SegmentRequest]  # so far, in order
     steps: list[StepTrace] = field(default_factory=list)
 
     def seen(self, turn: Turn) -> tuple[Seen, list[Event]]:
@@ -76,9 +89,9 @@ class Rig:
         sight, steps = Sight(), list[StepTrace]()
         config = replace(self.config, **changes)
         model = replace(self.model, runner=Watched(self.model.runner, sight), blocks=blocks)
-        backend = EmbeddedBackend(model, config, steps.append)
+        backend = _Noting(model, config, steps.append)
         try:
-            yield Open(Worker.embedded(backend, config, time.perf_counter), sight, steps)
+            yield Open(Worker.embedded(backend, config, time.perf_counter), sight, backend.asked, steps)
         finally:
             backend.close()
 
