@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from ghostkv.errors import ConfigError
 from ghostkv.options import Model
+from ghostkv.origin import commit
 
 if TYPE_CHECKING:
     from ghostkv.pressure.cells import Cell
@@ -202,7 +202,7 @@ def _origin() -> dict[str, Any]:
     lines = _lines(Path("/proc/cpuinfo"))
     cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {
-        "commit": _commit(),
+        "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "cpu": cpu or platform.processor(),
         "cores": len([line for line in lines if line.startswith("processor")]),
@@ -222,18 +222,3 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-
-
-def _commit() -> str:
-    """The commit of the source that runs, with a plus sign if it was changed; "" where it is no repository."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        try:
-            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False)
-        except OSError:
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    commit = git("rev-parse", "--short", "HEAD")
-    return commit + "+" if commit and git("status", "--porcelain", ".") else commit

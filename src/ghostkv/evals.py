@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from ghostkv.errors import ConfigError
 from ghostkv.options import DEFAULTS, Budget, Dtype, KVDtype, Model, Threads
+from ghostkv.origin import commit
 
 if TYPE_CHECKING:
     from ghostkv.config import EngineConfig
@@ -104,7 +104,7 @@ def _run(model: str, plan: Evaluation, out: Path, config: EngineConfig) -> None:
         worker = open_worker(model, config, announce=progress)
         try:
             lab = Lab(worker)
-            record = header(lab, _commit(), shlex.join((Path(sys.argv[0]).name, *sys.argv[1:])))
+            record = header(lab, commit(), shlex.join((Path(sys.argv[0]).name, *sys.argv[1:])))
 
             async def all_parts() -> None:
                 async for name, found in evaluate(lab, plan, progress, keeper(out / "answers.jsonl")):
@@ -189,18 +189,3 @@ def _filler(path: Path | None) -> Callable[[int], Iterator[str]] | None:
 
     text = _text(path)
     return lambda seed: islice(prose(text), _STRIDE * seed, None)
-
-
-def _commit() -> str:
-    """The commit of the source that runs, with a plus sign if it was changed; "" where it is no repository."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        try:
-            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False)
-        except OSError:
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    commit = git("rev-parse", "--short", "HEAD")
-    return commit + "+" if commit and git("status", "--porcelain", ".") else commit
