@@ -102,6 +102,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 
 @pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Tab]:
+    """A browser that knows no key and shows no other server's page."""
+    with chromium(tmp_path / "profile") as tab:
+        yield tab
+
+
+@pytest.fixture
 def tab(browser: Tab, server: Running) -> Iterator[Tab]:
     browser.driver.get(server.url)
     browser.find(".chart-memory canvas")
@@ -261,7 +268,7 @@ def test_the_api_keeps_its_own_errors(server: Running) -> None:
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 
 
-def test_only_an_admin_sees_it(start: Callable[..., Running], browser: Tab, tmp_path: Path) -> None:
+def test_only_an_admin_sees_it(start: Callable[..., Running], fresh: Tab, tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text(KEYS)
     server = start(keys=str(keys))
@@ -283,18 +290,18 @@ def test_only_an_admin_sees_it(start: Callable[..., Running], browser: Tab, tmp_
     server.ask("Of alice", 300, authorization="Bearer alice-key")
     # A key in an address is not used for the files of a page, which would each ask for it in a dialog: the browser
     # learns it where there are no files.
-    browser.driver.get(server.url.replace("http://", "http://any:boss-key@") + "/page/nothing")
-    browser.driver.get(server.url)
-    browser.until(lambda: any("Of alice" in row for row in browser.texts(".answers tbody tr")), "the row of alice")
-    send(browser, "Of the boss", 20)
-    browser.until(lambda: "20 tokens" in last_foot(browser), "an answer")
+    fresh.driver.get(server.url.replace("http://", "http://any:boss-key@") + "/page/nothing")
+    fresh.driver.get(server.url)
+    fresh.until(lambda: any("Of alice" in row for row in fresh.texts(".answers tbody tr")), "the row of alice")
+    send(fresh, "Of the boss", 20)
+    fresh.until(lambda: "20 tokens" in last_foot(fresh), "an answer")
 
 
-def test_a_signal_ends_a_server_that_somebody_looks_at(start: Callable[..., Running], browser: Tab) -> None:
+def test_a_signal_ends_a_server_that_somebody_looks_at(start: Callable[..., Running], fresh: Tab) -> None:
     server = start()
-    browser.driver.get(server.url)
-    browser.find(".chart-memory canvas")
-    send(browser, "Go on", 100_000)
-    browser.until(lambda: "writing" in last_foot(browser), "text")
+    fresh.driver.get(server.url)
+    fresh.find(".chart-memory canvas")
+    send(fresh, "Go on", 100_000)
+    fresh.until(lambda: "writing" in last_foot(fresh), "text")
     assert server.end() == 0
     assert "Traceback" not in (server.folder / "log").read_text()
