@@ -35,7 +35,8 @@ class StubUpstream:
     fails_after: int | None = None  # chunks, then an error event
     limit: int | None = None  # tokens that it ever gives in one answer
     ends_after: int | None = None  # tokens of an answer, then it says stop
-    paused: threading.Event | None = None  # streams wait for it before each chunk
+    paused: threading.Event | None = None  # streams wait for it before each chunk,
+    paused_after: int = 0  # but not before so many
     misread: int = 0  # tokens that it counts too many in a prompt
     models: Sequence[dict[str, Any]] = ({"id": "stub", "max_model_len": 256},)
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -90,7 +91,7 @@ class StubUpstream:
         found, reason = self.tokens(body)
         chunks = [found[at : at + self.per_chunk] for at in range(0, len(found), self.per_chunk)]
         for index, chunk in enumerate(chunks):
-            while self.paused is not None and not self.paused.is_set():
+            while self.paused is not None and index >= self.paused_after and not self.paused.is_set():
                 await asyncio.sleep(0.005)
                 if gone.done():
                     return

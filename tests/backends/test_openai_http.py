@@ -198,24 +198,19 @@ def test_an_upstream_that_is_away() -> None:
 
 
 def test_cancelling_closes_the_stream() -> None:
-    gate = threading.Event()
-    stub = StubUpstream(paused=gate)
+    stub = StubUpstream(paused=threading.Event(), paused_after=1)
     with over(stub) as backend:
 
         async def run() -> list[Delta]:
             seen = []
-            cancelled = False
-            gate.set()
             async for delta in backend.generate(segment(100)):
                 seen.append(delta)
-                if not cancelled:
-                    gate.clear()
-                    backend.cancel("a")
-                    cancelled = True
+                backend.cancel("a")
             return seen
 
         deltas = asyncio.run(run())
         assert reason(deltas) is FinishReason.CANCELLED
+        assert len(deltas) == 2
         assert until(lambda: stub.open == 0 and backend.snapshot().running == 0)
 
 
