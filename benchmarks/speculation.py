@@ -22,6 +22,7 @@ from ghostkv.config import EngineConfig
 from ghostkv.engine.drafter import drafter
 from ghostkv.engine.engine import Engine
 from ghostkv.engine.speculation import Speculation
+from ghostkv.engine.step_cost import StepCost
 from ghostkv.model.load import LoadedModel, load_model, pool_bytes
 from ghostkv.model.pull import resolve_model
 from ghostkv.request import Message, Sampling
@@ -69,7 +70,8 @@ def run(
     model: LoadedModel, config: EngineConfig, prompts: Sequence[Prompt], tokens: int, sampling: Sampling
 ) -> tuple[Engine, float, list[list[int]]]:
     """Exactly `tokens` tokens after each prompt, all at once: the engine, seconds after the prefill, the ids."""
-    engine = filled(model, config, model.runner, prompts, tokens, sampling, Speculation(drafter(config.speculation)))
+    speculation = Speculation(drafter(config.speculation), cost=StepCost(model.tile_rows))
+    engine = filled(model, config, model.runner, prompts, tokens, sampling, speculation)
     found: list[list[int]] = [[] for _ in prompts]
     begun = None
     while not engine.idle:

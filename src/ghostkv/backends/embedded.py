@@ -21,9 +21,11 @@ from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.service import AsyncEngine
 from ghostkv.engine.speculation import Speculation
 from ghostkv.engine.stats import EngineStats, StepTrace
+from ghostkv.engine.step_cost import StepCost
 from ghostkv.errors import EngineFault
 from ghostkv.kv.pool import BlockPool
 from ghostkv.model.load import Announce, LoadedModel, load_model
+from ghostkv.model.threads import on_passing_thread
 from ghostkv.request import Delta, SegmentRequest, Window
 from ghostkv.step import BLOCK_TOKENS
 from ghostkv.text.detokenizer import Detokenizer
@@ -42,7 +44,8 @@ class EmbeddedBackend:
         self.model = model
         self._pool = BlockPool(model.blocks, identity=model.manifest)
         limits = Limits.of(config, model.checkpoint.shape.context)
-        detokenizer, speculation = Detokenizer(model.checkpoint.tokenizer), Speculation(drafter(config.speculation))
+        detokenizer = Detokenizer(model.checkpoint.tokenizer)
+        speculation = Speculation(drafter(config.speculation), cost=StepCost(model.tile_rows))
         scheduler = Scheduler(self._pool, limits, detokenizer, speculation)
         self._engine = Engine(scheduler, model.runner, MonotonicClock(), trace)
         self._service = AsyncEngine(self._engine)
@@ -57,7 +60,7 @@ class EmbeddedBackend:
         trace: Callable[[StepTrace], None] | None = None,
     ) -> EmbeddedBackend:
         """Load the model at `path` and start its engine; raises what `load_model` raises."""
-        return cls(load_model(path, config, announce), config, trace)
+        return cls(on_passing_thread(lambda: load_model(path, config, announce)), config, trace)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -1,14 +1,14 @@
 """How many guesses are worth computing: as many as are likely to gain more than their rows cost.
 
 A guess is a row more in the step, and a token more if it is right. `Drafts` measures how often a request's guesses are
-right, whether or not they are computed; `StepCost` what a row adds to a step. So speculation ends where it does not
+right, whether or not they are computed; `StepCost` what rows add to a step. So speculation ends where it does not
 pay, for one request or for all, and comes back where it would. It never changes an output, only when it is there: what
 is drawn decides (see `scheduler.commit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ghostkv.engine.drafter import Drafter, Drafts
@@ -42,27 +42,32 @@ class Speculation:
         return rows
 
     def lengths(self, proposals: Sequence[Drafts | None], prefill: int, room: int) -> list[int]:
-        """How many guesses of each decoding request to compute.
+        """How many guesses of each decoding request to compute: as many as make the most tokens a second.
 
-        The likeliest go first. One more is worth it while chance / row > tokens / seconds, both as planned so far: else
-        the step would choose fewer tokens per second than without it.
+        The likeliest go first. One that would not pay in a tile that is computed anyway is no candidate.
         """
-        base, row = self.cost.line()
-        tokens, seconds = float(len(proposals)), base + row * (len(proposals) + prefill)
-        candidates = []
-        for index, drafts in enumerate(proposals):
-            chance, each = (1.0, drafts.chance) if drafts is not None else (0.0, 0.0)
-            for _ in () if drafts is None else drafts.proposal:
-                chance *= each
-                if chance * seconds <= tokens * row:  # as it is now; with others in the step it pays even less
-                    break
-                candidates.append((chance, index))
-        candidates.sort(reverse=True)
-        lengths = [0] * len(proposals)
-        for chance, index in candidates[: max(room, 0)]:
-            if chance * seconds <= tokens * row:
-                break
-            lengths[index] += 1
+        times, read, rows = self.cost.times(), self.cost.mean_read, len(proposals)
+        tokens, seconds = float(rows), times.step(rows, read, prefill)
+        best, rate = 0, tokens / seconds
+        candidates = sorted(_candidates(proposals, rate * times.row), reverse=True)[: max(room, 0)]
+        for count, (chance, _) in enumerate(candidates, 1):
             tokens += chance
-            seconds += row
+            if tokens > rate * (seconds := times.step(rows + count, read, prefill)):
+                best, rate = count, tokens / seconds
+        lengths = [0] * rows
+        for _, index in candidates[:best]:
+            lengths[index] += 1
         return lengths
+
+
+def _candidates(proposals: Sequence[Drafts | None], least: float) -> Iterator[tuple[float, int]]:
+    """(chance, index of its request) of each guess whose chance to be right is above `least`."""
+    for index, drafts in enumerate(proposals):
+        if drafts is None:
+            continue
+        chance = 1.0
+        for _ in drafts.proposal:
+            chance *= drafts.chance
+            if chance <= least:
+                break
+            yield chance, index

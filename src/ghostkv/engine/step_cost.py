@@ -1,21 +1,25 @@
 """What a step costs, measured while the engine runs: the one table that speculation and the controller ask.
 
-A straight line through what was measured, refitted with every step. It knows counts and seconds, and decides nothing.
+Straight lines through what was measured, with stairs where products take rows in tiles, refitted with every step. It
+knows counts and seconds, and decides nothing.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+Floats = npt.NDArray[np.float64]
+
 _MEMORY = 256  # steps over which their cost is averaged
-# Seconds per second of an empty step where nothing is known (a CPU and a small model): of a row that decodes, of a
-# prompt token, of a token in the pool that a row reads.
-_PRIOR = np.array([1 / 32, 1 / 32, 1 / 12_000])
+# Seconds per second of an empty step where nothing is known (a CPU and a small model): of a tile, of a row that
+# decodes, of a prompt token, of a token in the pool that a row reads.
+_PRIOR = np.array([1 / 4, 1 / 32, 1 / 32, 1 / 12_000])
 # How much each must vary between steps (squared) to outweigh that.
-_WEIGHT = np.array([4.0, 64.0, 250_000.0])
+_WEIGHT = np.array([0.02, 4.0, 64.0, 250_000.0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +30,31 @@ class StepTimes:
     row: float  # a row that decodes
     prefill: float  # a prompt token
     read: float  # a token in the pool, for each row that decodes and sees it
+    tile: float = 0.0  # `tile_rows` rows of any kind, or what is left of them: products take so many at once
+    tile_rows: int = 1
 
     def step(self, rows: float, read: float = 0.0, prefill: float = 0.0) -> float:
         """Seconds of a step of `rows` decoding rows that read `read` tokens in all, beside `prefill` prompt tokens."""
-        return self.base + self.row * rows + self.read * read + self.prefill * prefill
+        tiles = math.ceil((rows + prefill) / self.tile_rows)
+        return self.base + self.tile * tiles + self.row * rows + self.read * read + self.prefill * prefill
 
 
 class StepCost:
-    """Exponentially weighted least squares of seconds over rows, prompt tokens and tokens read.
+    """Exponentially weighted least squares of seconds over tiles, rows, prompt tokens and tokens read.
 
     What does not vary between steps says nothing about its own cost, so each slope is drawn towards a fixed share of
     the base with a small weight.
     """
 
-    def __init__(self) -> None:
-        self._mean: npt.NDArray[np.float64] = np.zeros(3)
+    def __init__(self, tile_rows: int = 1) -> None:
+        """`tile_rows`: how many rows the model's products take at once; with 1, a tile is a row and costs nothing."""
+        self._tile_rows = tile_rows
+        first = 0 if tile_rows > 1 else 1  # of what is fitted
+        self._prior, self._ridge = _PRIOR[first:], np.diag(_WEIGHT[first:])
+        self._mean: Floats = np.zeros(len(self._prior))
         self._seconds = 0.0
-        self._covariance: npt.NDArray[np.float64] = np.zeros((3, 3))
-        self._with_seconds: npt.NDArray[np.float64] = np.zeros(3)
+        self._covariance: Floats = np.zeros((len(self._prior), len(self._prior)))
+        self._with_seconds: Floats = np.zeros(len(self._prior))
         self._weight = 1.0  # of the next observation
         self._times: StepTimes | None = None  # until the next observation
 
@@ -51,7 +62,8 @@ class StepCost:
         """A step of `rows` decoding rows that read `read` tokens, and of `prefill` prompt tokens, took `seconds`."""
         weight = self._weight
         self._weight = max(weight / (1 + weight), 1 / _MEMORY)  # the plain mean until the memory is full
-        off = np.array([rows, prefill, read], dtype=np.float64) - self._mean
+        tiles = [] if self._tile_rows == 1 else [-(-(rows + prefill) // self._tile_rows)]
+        off = np.array([*tiles, rows, prefill, read], dtype=np.float64) - self._mean
         off_seconds = seconds - self._seconds
         self._mean += weight * off
         self._seconds += weight * off_seconds
@@ -59,10 +71,10 @@ class StepCost:
         self._with_seconds += weight * ((1 - weight) * off_seconds * off - self._with_seconds)
         self._times = None
 
-    def line(self) -> tuple[float, float]:
-        """(base, row) in seconds of a step that only decodes and reads as much as steps do on average."""
-        times = self.times()
-        return times.base + times.read * float(self._mean[2]), times.row
+    @property
+    def mean_read(self) -> float:
+        """Tokens that a step reads on average."""
+        return float(self._mean[-1])
 
     def times(self) -> StepTimes:
         """The costs, none negative; a second and fixed shares of it before the first step."""
@@ -73,12 +85,16 @@ class StepCost:
     def _fitted(self) -> StepTimes:
         mean = self._seconds
         if mean <= 0:
-            return StepTimes(1.0, *_PRIOR.tolist())
-        prior = _PRIOR * (mean / (1 + float(_PRIOR @ self._mean)))
-        slopes = np.linalg.solve(self._covariance + np.diag(_WEIGHT), self._with_seconds + _WEIGHT * prior)
+            return self._named(1.0, self._prior)
+        prior = self._prior * (mean / (1 + float(self._prior @ self._mean)))
+        slopes = np.linalg.solve(self._covariance + self._ridge, self._with_seconds + self._ridge @ prior)
         slopes = np.maximum(slopes, 0.0)
         explained = float(slopes @ self._mean)
         if explained > mean:
             slopes *= mean / explained
             explained = mean
-        return StepTimes(mean - explained, *slopes.tolist())
+        return self._named(mean - explained, slopes)
+
+    def _named(self, base: float, slopes: Floats) -> StepTimes:
+        tile, row, prefill, read = (0.0, *slopes.tolist())[-4:]
+        return StepTimes(base, row, prefill, read, tile, self._tile_rows)

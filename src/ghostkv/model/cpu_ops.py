@@ -17,7 +17,7 @@ from ghostkv.model import int8_kernels, kernels, window_kernels
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import GemmPlan, Linear, Product, product
 from ghostkv.model.kv_tensors import LayerKV
-from ghostkv.model.panels import Panels
+from ghostkv.model.panels import DigitRows, Panels
 from ghostkv.model.shape import ModelShape
 
 HEAD_SIZES = (64, 128)
@@ -44,8 +44,7 @@ class CPUOps:
         self._scratch = kernels.attention_scratch(threads, group, shape.head_size)
         self._tiles = np.zeros(threads * window_kernels.tile_floats(shape.head_size), dtype=np.float32)
         self._lanes: window_kernels.LaneRope | None = None
-        self._rows = np.zeros(0, dtype=np.float32)  # one row per thread, for `quantize`
-        self._digits: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by input buffer: its digits, its rows' scales
+        self._digits: dict[int, DigitRows] = {}  # by input buffer
         self._flat: dict[int, tuple[torch.Tensor, npt.NDArray[Any]]] = {}
 
     def padded_rows(self, rows: int) -> int:
@@ -64,11 +63,11 @@ class CPUOps:
         """Multiply by our own product, if the weight is laid out for it and it has passed the check."""
         if not (self._plan(weight).free and isinstance(weight.data, Panels)):
             return False
-        factors = None
-        if weight.scales is not None:
-            x, row_scales = self._quantize(x, weight, rows)
-            factors = self._array(row_scales)
-        weight.data.multiply(self._array(x), factors, self._array(out), rows, self._threads)
+        values, panels, target = self._array(x), weight.data, self._array(out)
+        if weight.scales is None:
+            panels.multiply(values, None, target, rows, self._threads)
+        else:
+            panels.multiply_values(values, weight.block, self._digit_rows(x), target, rows, self._threads)
         return True
 
     def _by_plan(self, x: torch.Tensor, weight: Linear, rows: int) -> torch.Tensor:
@@ -76,22 +75,19 @@ class CPUOps:
         plan, scales = self._plan(weight), None
         padded = plan.padded(rows)
         if weight.scales is not None:
-            x, row_scales = self._quantize(x, weight, rows)
-            scales = row_scales[:padded]
+            made = self._digit_rows(x)
+            sizes = rows, weight.inputs, weight.block, self._threads
+            int8_kernels.quantize(self._array(x), made.digits, made.scales, made.scratch, *sizes)
+            x, scales = torch.from_numpy(made.digits).view(x.shape), torch.from_numpy(made.scales[:padded])
         return plan.run(self._product, x[:padded], weight, scales)[:rows]
 
     def _plan(self, weight: Linear) -> GemmPlan:
         return self._plans[weight.outputs, weight.inputs]
 
-    def _quantize(self, x: torch.Tensor, weight: Linear, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Digits and scales of the first rows of a buffer, in tensors of its size; behind those, anything."""
-        values = self._array(x)  # which keeps its id its own
-        made = self._digits.get(id(x))
+    def _digit_rows(self, x: torch.Tensor) -> DigitRows:
+        made = self._digits.get(id(x))  # whose id `_array` keeps its own
         if made is None:
-            made = self._digits[id(x)] = torch.zeros(x.shape, dtype=torch.uint8), torch.zeros(len(x))
-        digits, scales = self._array(made[0]), self._array(made[1])
-        sizes = rows, weight.inputs, weight.block, self._threads
-        int8_kernels.quantize(values, digits, scales, self._row_scratch(weight.inputs), *sizes)
+            made = self._digits[id(x)] = DigitRows.of(len(x), x.shape[1], self._threads)
         return made
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
@@ -207,11 +203,6 @@ class CPUOps:
             shape.head_size,
             self._threads,
         )
-
-    def _row_scratch(self, width: int) -> npt.NDArray[np.float32]:
-        if len(self._rows) < self._threads * width:
-            self._rows = np.zeros(self._threads * width, dtype=np.float32)
-        return self._rows
 
     def _lane_rope(self, rope: tuple[torch.Tensor, torch.Tensor], positions: int) -> window_kernels.LaneRope:
         """The tables for at least that many positions, kept: they grow with the longest window that was seen."""

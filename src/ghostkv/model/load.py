@@ -22,6 +22,7 @@ from ghostkv.model.runner import ModelRunner, RunnerLimits
 from ghostkv.model.selfcheck import SelfCheck, self_check
 from ghostkv.model.steering import Steerer, SteeringBank
 from ghostkv.model.threads import available_threads
+from ghostkv.model.tile import TILE_ROWS
 from ghostkv.model.torch_ops import TorchOps
 from ghostkv.startup import Phases, resume_collection
 
@@ -41,6 +42,7 @@ class LoadedModel:
     blocks: int  # of the pool
     block_bytes: int
     product_bytes: int  # weights that every step reads: all but the embedding
+    tile_rows: int  # that products compute at once; 1: any number costs in proportion
     check: SelfCheck | None  # None where the numeric contract does not hold (a device other than the CPU)
     manifest: str  # 32 hex digits: equal manifests compute equal bits
     steering: SteeringBank | None = None
@@ -82,8 +84,9 @@ def load_model(
     fields = {"model": checkpoint.name, "dtype": config.dtype, **phases.fields(), **sizes}
     _log.info("loaded", extra={"fields": fields})
     parts = (checkpoint.digest, config.dtype, config.kv_dtype, config.device, machine.build())
+    tile_rows = TILE_ROWS if check is not None and all(plan.free for plan in check.plans.values()) else 1
     manifest = machine.digest(*parts, *(() if bank is None else (bank.digest,)))
-    return LoadedModel(checkpoint, runner, blocks, per_block, model.product_bytes, check, manifest, bank)
+    return LoadedModel(checkpoint, runner, blocks, per_block, model.product_bytes, tile_rows, check, manifest, bank)
 
 
 def pool_bytes(path: Path, config: EngineConfig, blocks: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from ghostkv.model import vector as v
+from ghostkv.model.int8_kernels import quantize
 from ghostkv.model.tile import PANEL, TILE_ROWS, WORD, multiply_tile
 
 _TILE = TILE_ROWS * PANEL
@@ -124,3 +125,29 @@ def multiply(
                     x, source, inputs, panels, weights, starts, second, sums, to, last - first, weights + near
                 )
             _finish_tile(sums, at, scales, own, second, gated, row_scales, (first, last), out, column, width, count)
+
+
+@njit(nogil=True, cache=True)
+def multiply_values(
+    values: Any,
+    block: int,
+    scratch: Any,
+    digits: Any,
+    panels: Any,
+    starts: Any,
+    scales: Any,
+    row_scales: Any,
+    out: Any,
+    sums: Any,
+    rows: int,
+    inputs: int,
+    width: int,
+    paired: int,
+    gated: Any,
+    threads: int,
+) -> None:
+    """`quantize` the values [rows, inputs] into digits and row_scales, and `multiply` those: one call from Python."""
+    quantize(values, digits, row_scales, scratch, rows, inputs, block, threads)
+    multiply(
+        digits, panels, starts, scales, row_scales, out, sums, rows, inputs, width, paired, gated, threads
+    )  # fmt: skip

@@ -19,7 +19,7 @@ import torch
 
 from ghostkv.model import machine
 from ghostkv.model.large_pages import zeros
-from ghostkv.model.panel_kernels import multiply, product_scratch
+from ghostkv.model.panel_kernels import multiply, multiply_values, product_scratch
 from ghostkv.model.tile import PANEL, WORD
 
 ZERO_POINT = 128  # of the inputs of int8 products, which are bytes without a sign: what the processor multiplies
@@ -40,6 +40,20 @@ def readable(weight: torch.Tensor) -> bool:
 
 def _features() -> dict[str, bool]:
     return machine.instruction_sets()
+
+
+@dataclass(frozen=True, slots=True)
+class DigitRows:
+    """Room for what `quantize` makes of the rows of a buffer."""
+
+    digits: npt.NDArray[np.uint8]  # flat [rows, inputs]
+    scales: npt.NDArray[np.float32]  # [rows]
+    scratch: npt.NDArray[np.float32]  # [threads * inputs]
+
+    @classmethod
+    def of(cls, rows: int, inputs: int, threads: int) -> DigitRows:
+        sizes = rows * inputs, rows, threads * inputs
+        return cls(*(np.zeros(size, dtype=kind) for size, kind in zip(sizes, (np.uint8, np.float32, np.float32))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +101,29 @@ class Panels:
         threads: int,
     ) -> None:
         """`panel_product` of the first `rows` rows of flat arrays, into `out`; gated, silu(first) * second half."""
+        multiply(x, *self._weight, row_scales, out, *self._sizes(rows, threads))
+
+    def multiply_values(
+        self,
+        values: npt.NDArray[np.float32],
+        block: int,
+        digits: DigitRows,
+        out: npt.NDArray[Any],
+        rows: int,
+        threads: int,
+    ) -> None:
+        """`multiply` of what `quantize` makes of flat `values`, transformed in blocks of `block`."""
+        weight = self._weight
+        sizes = self._sizes(rows, threads)
+        multiply_values(values, block, digits.scratch, digits.digits, *weight, digits.scales, out, *sizes)
+
+    @property
+    def _weight(self) -> tuple[npt.NDArray[Any] | None, ...]:
+        return self.weights, self.starts, self.scales
+
+    def _sizes(self, rows: int, threads: int) -> tuple[Any, ...]:
         sums = _sums(threads, np.float32 if self.scales is None else np.int32)
-        weight = self.weights, self.starts, self.scales
-        sizes = rows, self.inputs, self.outputs - self.paired, self.paired
-        multiply(x, *weight, row_scales, out, sums, *sizes, self.gated, threads)
+        return sums, rows, self.inputs, self.outputs - self.paired, self.paired, self.gated, threads
 
     def halves(self) -> tuple[Panels, Panels]:
         """The two matrices of a gated weight, in the same memory."""
