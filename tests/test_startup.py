@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import platform
 import subprocess
 import sys
+import textwrap
 import time
 import weakref
 
@@ -78,3 +80,24 @@ def test_who_paused_nothing_finds_the_collector_as_it_was(frozen: list[int]) -> 
         gc.enable()
     assert not frozen
     assert not startup._paused
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    """Small pieces with one at the end that stays, so that glibc cannot give them back by itself."""
+    code = """
+        import ctypes
+        from pathlib import Path
+        from ghostkv.startup import give_back_memory
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+        pieces = [libc.malloc(65_000) for _ in range(1000)]
+        for piece in pieces: ctypes.memset(ctypes.c_void_p(piece), 1, 65_000)
+        for piece in pieces[:-1]: libc.free(piece)
+        before = resident()
+        give_back_memory()
+        print(before - resident())
+    """
+    found = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert int(found.stdout) > 50_000_000

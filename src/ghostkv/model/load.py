@@ -24,7 +24,7 @@ from ghostkv.model.steering import Steerer, SteeringBank
 from ghostkv.model.threads import available_threads
 from ghostkv.model.tile import TILE_ROWS
 from ghostkv.model.torch_ops import TorchOps
-from ghostkv.startup import Phases, resume_collection
+from ghostkv.startup import Phases, give_back_memory, resume_collection
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.bfloat16}  # of the embedding
@@ -80,6 +80,7 @@ def load_model(
     runner.warm_up()
     phases.end("kernels")
     resume_collection()
+    give_back_memory()
     sizes = {"weight_bytes": model.weight_bytes, "pool_bytes": blocks * per_block}
     fields = {"model": checkpoint.name, "dtype": config.dtype, **phases.fields(), **sizes}
     _log.info("loaded", extra={"fields": fields})
