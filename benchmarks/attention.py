@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from record import append
 
+from ghostkv.model.attention import Attention
 from ghostkv.model.batch import Batch
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.cpu_ops import CPUOps
@@ -55,6 +56,7 @@ def main() -> None:
     rows = tuple(Row(str(i), (0,), asked.keys - 1, table, ()) for i, table in enumerate(tables))
     batch = Batch.of(StepPlan(0, 0.0, rows))
     ops = CPUOps(shape, {}, asked.threads)
+    plain = Attention(bias=None, head_norm=None, rope=None, scale=1.0, window=None)
     queries = torch.randn(len(rows), shape.heads * shape.head_size)
     out = torch.zeros_like(queries)
     pools = {name: filled(shape, tables.size, dtype) for name, dtype in CODECS.items()}
@@ -66,7 +68,7 @@ def main() -> None:
                 for name, kv in pools.items():
                     queries.normal_()  # digits are read with queries that are turned in place
                     start = time.perf_counter()
-                    ops.attend(queries, kv.layers[layer], batch, out, shape)
+                    ops.attend(queries, kv.layers[layer], batch, plain, out, shape)
                     spent[name] += time.perf_counter() - start
             if turn:  # the first compiles
                 for name, total in spent.items():

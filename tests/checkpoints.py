@@ -88,6 +88,14 @@ def write_hf_checkpoint(
         "torch_dtype": dtype,
     }
     _write_json(directory / "config.json", config)
+    write_tokenizer(directory)
+    tensors = random_tensors(config, seed)
+    _save_shards(directory, {name: t.to(getattr(torch, dtype)) for name, t in tensors.items()}, shards)
+    return directory
+
+
+def write_tokenizer(directory: Path) -> None:
+    """Tokenizer, chat template and end ids of a checkpoint, as files of its directory."""
     _write_json(directory / "generation_config.json", {"bos_token_id": 1, "eos_token_id": [2, 0]})
     small_tokenizer().save(str(directory / "tokenizer.json"))
     _write_json(
@@ -101,9 +109,6 @@ def write_hf_checkpoint(
             "clean_up_tokenization_spaces": False,
         },
     )
-    tensors = random_tensors(config, seed)
-    _save_shards(directory, {name: t.to(getattr(torch, dtype)) for name, t in tensors.items()}, shards)
-    return directory
 
 
 def random_tensors(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tensor]:
@@ -149,7 +154,7 @@ def write_gguf_checkpoint(path: Path, hf_directory: Path, quantisation: str = "F
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(path, "llama")
     _write_shape(writer, config)
-    _write_tokenizer(writer, Tokenizer.from_file(str(hf_directory / "tokenizer.json")), config)
+    write_gguf_tokenizer(writer, Tokenizer.from_file(str(hf_directory / "tokenizer.json")), config)
     kind = gguf.GGMLQuantizationType[quantisation]
     for file in sorted(hf_directory.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
@@ -219,7 +224,8 @@ def _write_shape(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_vocab_size(config["vocab_size"])
 
 
-def _write_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+def write_gguf_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+    """The tokenizer's keys of GGUF metadata."""
     model = json.loads(tokenizer.to_str())
     special = {token["id"]: token["content"] for token in model["added_tokens"]}
     texts = {i: text for text, i in model["model"]["vocab"].items()} | special

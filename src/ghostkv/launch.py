@@ -61,17 +61,17 @@ def open_worker(
     announce: Callable[[str], None] = lambda _: None,
     on_step: Callable[[StepTrace], None] | None = None,
 ) -> Worker:
-    """Load a model by known name (pulled if absent) or path, and start its engine.
+    """Load a model by known name, path or org/name of the Hub (downloaded if absent), and start its engine.
 
     Raises ModelError, ModelNotFound or ConfigError, the latter also where the pool is too small for `residency`.
     """
     from ghostkv.backends.embedded import EmbeddedBackend  # brings torch, which takes seconds
-    from ghostkv.model.pull import KNOWN, resolve_model
+    from ghostkv.model.pull import resolve_model, served_name
 
     backend = EmbeddedBackend.load(resolve_model(model, announce), config, announce, on_step)
     try:
         check_pool(policy(residency), backend.capabilities())
-        return Worker.embedded(backend, config, time.perf_counter, model if model in KNOWN else "")
+        return Worker.embedded(backend, config, time.perf_counter, served_name(model))
     except BaseException:
         backend.close()
         raise

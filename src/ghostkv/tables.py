@@ -72,7 +72,7 @@ def inspection_table(found: Inspection) -> Table:
             ("model", found.name),
             ("file", str(found.path)),
             ("digest", found.digest),
-            ("architecture", shape.architecture),
+            ("family", shape.family),
             ("parameters", f"{found.parameters:,}"),
             ("layers, hidden, intermediate", f"{shape.layers}, {shape.hidden}, {shape.intermediate}"),
             ("query heads, KV heads, head size", f"{shape.heads}, {shape.kv_heads}, {shape.head_size}"),

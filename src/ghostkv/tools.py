@@ -86,13 +86,15 @@ def check_products(
 
 
 @models.command("pull")
-def pull_model(name: Annotated[str, typer.Argument(help="A model known by name.")] = "smollm2") -> None:
-    """Download a model into the cache directory."""
-    from ghostkv.model.pull import pull
+def pull_model(
+    name: Annotated[str, typer.Argument(help="A known name, or org/name[@revision] of the Hub.")] = "smollm2",
+) -> None:
+    """Download a model; an interrupted download goes on where it was."""
+    from ghostkv.model.pull import resolve_model
     from ghostkv.terminal import Progress
 
     with Progress() as progress:
-        path = pull(name, progress)
+        path = resolve_model(name, progress)
     print(path)
 
 

@@ -89,7 +89,7 @@ def test_what_is_found_in_the_index_makes_a_flush_cheaper() -> None:
 @pytest.mark.parametrize("tile", [0.0, 0.003])
 def test_costs_are_found_again_from_steps_of_all_kinds(tile: float) -> None:
     tile_rows = 8 if tile else 1
-    cost, true = StepCost(tile_rows), StepTimes(0.016, 0.0007, 0.0006, 1.7e-6, tile, tile_rows)
+    cost, true = StepCost(tile_rows), StepTimes(0.016, 0.0007, 0.0006, 1.7e-6, tile=tile, tile_rows=tile_rows)
     for i in range(1500):
         rows, prefill, read = 1 + i * 7 % 60, (0, 0, 0, 180, 512)[i % 5], (1 + i * 7 % 60) * (50 + i * 13 % 900)
         cost.observe(rows, true.step(rows, read, prefill), prefill=prefill, read=read)

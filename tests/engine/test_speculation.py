@@ -250,7 +250,7 @@ class Known(StepCost):
 
 
 def costing(base: float, row: float, tile: float = 0.0) -> Speculation:
-    return Speculation(PromptLookup, cost=Known(StepTimes(base, row, row, 0.0, tile, 4)))
+    return Speculation(PromptLookup, cost=Known(StepTimes(base, row, row, 0.0, tile=tile, tile_rows=4)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -263,7 +263,7 @@ def costing(base: float, row: float, tile: float = 0.0) -> Speculation:
 def test_no_other_choice_gives_more_tokens_per_second(
     chances: list[float], prefill: int, row: float, tile: float
 ) -> None:
-    times = StepTimes(0.03, row, row, 0.0, tile, 4)
+    times = StepTimes(0.03, row, row, 0.0, tile=tile, tile_rows=4)
 
     def tokens_per_second(lengths: Sequence[int]) -> float:
         tokens = sum(chance**j for chance, length in zip(chances, lengths, strict=True) for j in range(length + 1))

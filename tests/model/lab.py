@@ -17,10 +17,10 @@ from ghostkv.kv.pool import BlockPool
 from ghostkv.kv.ring import Ring
 from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.cpu_ops import CPUOps
+from ghostkv.model.decoder import Decoder
 from ghostkv.model.gemm import Product, product
 from ghostkv.model.int8_weights import int8_weights
 from ghostkv.model.kv_tensors import KVTensors
-from ghostkv.model.llama import Llama
 from ghostkv.model.runner import ModelRunner, RunnerLimits
 from ghostkv.model.selfcheck import SelfCheck, self_check
 from ghostkv.model.steering import Steerer
@@ -85,7 +85,7 @@ class Lab:
         weights, int8 = checkpoint.weights(plain), dtype is torch.int8
         if int8:
             weights = int8_weights(checkpoint.shape, weights)
-        self.model = Llama(checkpoint.shape, weights, torch.device("cpu"), int8=int8)
+        self.model = Decoder(checkpoint.shape, weights, torch.device("cpu"), int8=int8)
         limits: Mapping[str, int] = {name: SEQUENCES if name == "head" else ROWS for name in self.model.products()}
         self.check: SelfCheck = self_check(
             self.model.products(), limits, threads, print, product=product, directory=cache

@@ -15,8 +15,8 @@ from checkpoints import write_hf_checkpoint
 from ghostkv.errors import ModelError
 from ghostkv.model import int8, int8_kernels
 from ghostkv.model.checkpoint import open_checkpoint
+from ghostkv.model.decoder import Decoder
 from ghostkv.model.gemm import Linear, check_shape, product
-from ghostkv.model.llama import Llama
 from ghostkv.model.panels import ZERO_POINT
 from model.lab import Lab, score, teacher_forced
 
@@ -127,7 +127,7 @@ def test_the_folded_model_is_the_same_function(tied: bool, tmp_path: Path) -> No
     read = int8.rotated(checkpoint.shape, checkpoint.weights(torch.float32))
     names = checkpoint.shape.tensor_shapes() | {"lm_head.weight": ()}
     untied = replace(checkpoint.shape, tied=False)
-    turned.model = Llama(untied, {name: read(name) for name in names}, torch.device("cpu"))
+    turned.model = Decoder(untied, {name: read(name) for name in names}, torch.device("cpu"))
     ids = list(range(3, 40))
     expected, found = (logits(each, ids) for each in (lab, turned))
     assert (expected - found).abs().max() < 1e-4 * expected.abs().max()

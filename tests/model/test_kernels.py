@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ghostkv.model import kernels
+from ghostkv.model.activations import ACTIVATIONS
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng
@@ -75,19 +76,24 @@ def test_norms(dtype: str, width: int, threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("width", [5, 16, 100, 1536])
-def test_gated_silu(dtype: str, width: int) -> None:
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gated(dtype: str, width: int, name: str) -> None:
     x, x64 = stored(RNG(width).normal(0, 4, (5, 2 * width)), dtype)
     output = empty(5 * width, dtype)
-    kernels.gated_silu(x, output, 5, width, 2)
+    kernels.gated(x, output, 5, width, ACTIVATIONS[name], 2)
     gate, up = x64[:, :width], x64[:, width:]
-    close(read(output, (5, width)), gate / (1 + np.exp(-gate)) * up, dtype)
+    activated = gate / (1 + np.exp(-gate))
+    if name == "gelu_pytorch_tanh":
+        activated = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+    close(read(output, (5, width)), activated * up, dtype)
 
 
-def test_gated_silu_at_the_ends_of_the_range() -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS.values())
+def test_gated_at_the_ends_of_the_range(activation: int) -> None:
     gate = np.array([[-1e4, -200.0, -88.0, 0.0, 88.0, 1e4]], dtype=np.float32)
     x = np.concatenate([gate, np.ones_like(gate)], axis=1)
     output = np.zeros(6, dtype=np.float32)
-    kernels.gated_silu(x.reshape(-1), output, 1, 6, 1)
+    kernels.gated(x.reshape(-1), output, 1, 6, activation, 1)
     assert output == pytest.approx([0.0, 0.0, 0.0, 0.0, 88.0, 1e4], abs=1e-30)
 
 
@@ -102,8 +108,9 @@ def test_embed(dtype: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("size", [64, 128])
-def test_rotation_and_slots(dtype: str, size: int) -> None:
+@pytest.mark.parametrize("size", [16, 48, 64, 80, 128, 256])
+@pytest.mark.parametrize("parts", ["", "rope", "bias+rope", "rope+norm"])
+def test_projections_and_slots(dtype: str, size: int, parts: str) -> None:
     rows, heads, kv_heads, blocks = 5, 4, 2, 3
     x, x64 = stored(RNG(size).normal(0, 1, (rows, heads + 2 * kv_heads, size)), dtype)
     keys = empty(blocks * kv_heads * size * 16, dtype)
@@ -112,21 +119,32 @@ def test_rotation_and_slots(dtype: str, size: int) -> None:
     positions = np.array([0, 1, 17, 40, 99], dtype=np.int32)
     slots = np.array([0, 33, 17, 5, 47])
     angles = np.outer(np.arange(100), 10000.0 ** (-np.arange(0, size, 2) / size))
-    tables = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    rope = [table.astype(np.float32).reshape(-1) for table in (np.cos(angles), np.sin(angles))]
+    bias = RNG(1).normal(0, 1, x64.shape[1:]).astype(np.float32)
+    norms = RNG(2).normal(1, 0.3, (2, size)).astype(np.float32)
     kernels.rotate_and_write(
-        x, queries, keys, values, None, slots, positions, positions, tables[0].reshape(-1), tables[1].reshape(-1),
-        np.full(2 * size, np.nan, dtype=np.float32), rows, heads, kv_heads, size, size**-0.5, 2,
+        x, queries, keys, values, None, slots, positions, positions, *(rope if "rope" in parts else (None, None)),
+        bias.reshape(-1) if "bias" in parts else None, norms.reshape(-1) if "norm" in parts else None,
+        np.full(2 * size, np.nan, dtype=np.float32), rows, heads, kv_heads, size, 1e-5, size**-0.5, 2,
     )  # fmt: skip
-    pairs = x64[..., : size // 2] + 1j * x64[..., size // 2 :]
-    turned = pairs * np.exp(1j * angles[positions])[:, None]
-    turned64 = np.concatenate([turned.real, turned.imag], axis=-1)
+    expected64 = x64 + bias if "bias" in parts else x64
+    turned64 = expected64
+    if "norm" in parts:
+        normed = expected64 / np.sqrt((expected64**2).mean(-1, keepdims=True) + 1e-5)
+        turned64 = normed * np.repeat(norms, (heads, 2 * kv_heads), axis=0)
+    if "rope" in parts:
+        pairs = turned64[..., : size // 2] + 1j * turned64[..., size // 2 :]
+        turned = pairs * np.exp(1j * angles[positions])[:, None]
+        turned64 = np.concatenate([turned.real, turned.imag], axis=-1)
     close(queries.reshape(rows, heads, size).astype(np.float64), turned64[:, :heads] * size**-0.5, "float32")
     p = 2 if dtype == "bfloat16" else 1
     by_slot = read(keys, (blocks, kv_heads, size // p, 16, p)).transpose(0, 3, 1, 2, 4).reshape(-1, kv_heads, size)
     close(by_slot[slots], turned64[:, heads : heads + kv_heads], dtype)
     by_pair = read(values, (blocks, kv_heads, 16 // p, size, p))
     value_by_slot = by_pair.transpose(0, 2, 4, 1, 3).reshape(-1, kv_heads, size)
-    assert np.array_equal(value_by_slot[slots], x64[:, heads + kv_heads :])
+    close(value_by_slot[slots], expected64[:, heads + kv_heads :], dtype)
+    if "bias" not in parts:
+        assert np.array_equal(value_by_slot[slots], x64[:, heads + kv_heads :])
     untouched = np.setdiff1d(np.arange(blocks * 16), slots)
     assert not by_slot[untouched].any() and not value_by_slot[untouched].any()
 
@@ -153,9 +171,11 @@ def blocks_of(rng: Any, blocks: int, kv_heads: int, size: int, dtype: str) -> tu
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("size", [64, 128])
-@pytest.mark.parametrize("group", [1, 3, 5])
-def test_attention(dtype: str, size: int, group: int) -> None:
+@pytest.mark.parametrize("size", [16, 64, 80, 128, 208, 256])
+@pytest.mark.parametrize(
+    ("group", "window"), [(1, None), (3, None), (5, None), (3, 1), (3, 16), (3, 20)]
+)  # each group is compiled for
+def test_attention(dtype: str, size: int, group: int, window: int | None) -> None:
     kv_heads, blocks = 2, 12
     rng = RNG(size + group)
     keys, values, keys64, values64 = blocks_of(rng, blocks, kv_heads, size, dtype)
@@ -170,13 +190,14 @@ def test_attention(dtype: str, size: int, group: int) -> None:
         scratch[:] = np.nan
         kernels.attend(
             queries.reshape(-1), keys, values, None, tables.reshape(-1), 4, sequences, positions, output, scratch,
-            np.arange(5), kv_heads, *kernels.group_lengths(group), size, threads,
+            np.arange(5), window, kv_heads, *kernels.group_lengths(group), size, threads,
         )  # fmt: skip
         found = read(output, (5, kv_heads, group, size))
         for row in range(5):
             table, visible = tables[sequences[row]], positions[row] + 1
-            k = keys64[table].transpose(1, 0, 3, 2).reshape(kv_heads, -1, size)[:, :visible]
-            v = values64[table].transpose(1, 0, 2, 3).reshape(kv_heads, -1, size)[:, :visible]
+            seen = slice(0 if window is None else max(visible - window, 0), visible)
+            k = keys64[table].transpose(1, 0, 3, 2).reshape(kv_heads, -1, size)[:, seen]
+            v = values64[table].transpose(1, 0, 2, 3).reshape(kv_heads, -1, size)[:, seen]
             scores = np.einsum("hgd,htd->hgt", queries[row].reshape(kv_heads, group, size).astype(np.float64), k)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
@@ -184,8 +205,8 @@ def test_attention(dtype: str, size: int, group: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("group", [1, 3, 4, 7, 8, 9, 16])
-def test_rows_that_share_blocks_are_attended_as_if_alone(dtype: str, group: int) -> None:
+@pytest.mark.parametrize(("group", "window"), [*((group, None) for group in (1, 3, 4, 7, 8, 9, 16)), (3, 33)])
+def test_rows_that_share_blocks_are_attended_as_if_alone(dtype: str, group: int, window: int | None) -> None:
     """Rows of one request, and of requests with a common prefix, that stand beside each other."""
     kv_heads, blocks, size, rng = 2, 9, 64, RNG(group)
     keys, values, _, _ = blocks_of(rng, blocks, kv_heads, size, dtype)
@@ -200,7 +221,7 @@ def test_rows_that_share_blocks_are_attended_as_if_alone(dtype: str, group: int)
         scratch[:] = np.nan
         kernels.attend(
             queries, keys, values, None, tables.reshape(-1), 4, sequences, positions, output, scratch,
-            np.array(members), kv_heads, *kernels.group_lengths(group), size, threads,
+            np.array(members), window, kv_heads, *kernels.group_lengths(group), size, threads,
         )  # fmt: skip
         return output.reshape(count, -1)
 
@@ -208,6 +229,34 @@ def test_rows_that_share_blocks_are_attended_as_if_alone(dtype: str, group: int)
     for threads in (1, 2):
         assert np.array_equal(attend(list(range(count)), threads), alone)
         assert np.array_equal(attend(list(range(1, count)), threads)[1:], alone[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [1, 5, 16, 18])
+def test_attention_ignores_what_stands_before_its_window(dtype: str, window: int) -> None:
+    """Whole blocks and slots alike, whatever they hold."""
+    size, last = 64, 36
+    _, _, keys64, values64 = blocks_of(RNG(9), 3, 1, size, dtype)
+    query, gone = np.ones(size, dtype=np.float32), last + 1 - window
+
+    def attend() -> Array:
+        output, scratch = empty(size, dtype), kernels.attention_scratch(1, 1, size)
+        keys, values = laid_keys(keys64, dtype), laid_values(values64, dtype)
+        zero = np.zeros(1, dtype=np.int32)
+        kernels.attend(
+            query, keys, values, None, np.arange(3, dtype=np.int32), 3, zero, zero + last, output, scratch,
+            np.zeros(1, np.int64), window, 1, *kernels.group_lengths(1), size, 1,
+        )  # fmt: skip
+        return output
+
+    clean = attend()
+    for token in range(gone):
+        keys64[token // 16, ..., token % 16] = np.nan
+        values64[token // 16, :, token % 16] = np.inf
+    assert np.isfinite(read(clean, (size,))).all()
+    assert np.array_equal(attend(), clean)
+    values64[gone // 16, :, gone % 16] = np.inf
+    assert not np.array_equal(attend(), clean)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -222,7 +271,7 @@ def test_attention_ignores_what_stands_behind_the_last_token(dtype: str, seen: i
         keys, values = laid_keys(keys64, dtype), laid_values(values64, dtype)
         one = np.zeros(1, dtype=np.int32)
         kernels.attend(
-            query, keys, values, None, one, 1, one, one + (seen - 1), output, scratch, np.zeros(1, np.int64), 1,
+            query, keys, values, None, one, 1, one, one + (seen - 1), output, scratch, np.zeros(1, np.int64), None, 1,
             *kernels.group_lengths(1), size, 1,
         )  # fmt: skip
         return output

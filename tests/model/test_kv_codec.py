@@ -18,7 +18,8 @@ from ghostkv.errors import ConfigError
 from ghostkv.model import int8, kernels, kv_codec
 from ghostkv.model.kv_tensors import BLOCK_SCALES, KVTensors, LayerKV, block_bytes
 from ghostkv.model.load import load_model, pool_bytes
-from ghostkv.model.shape import ModelShape
+from ghostkv.model.rope import Rope
+from ghostkv.model.shape import LayerShape, ModelShape
 from ghostkv.request import Window
 from model.lab import Lab, request, same_bits
 from model.test_window import under
@@ -29,7 +30,8 @@ RNG = np.random.default_rng
 
 def shape_of(size: int, kv_heads: int = 2, group: int = 3) -> ModelShape:
     heads = kv_heads * group
-    return ModelShape("llama", 1, heads * size, heads, kv_heads, size, 64, 99, 1e-5, 1e4, 512, tied=True)
+    layer = LayerShape(Rope())
+    return ModelShape("llama", 1, heads * size, heads, kv_heads, size, 64, 99, 1e-5, 512, tied=True, attention=(layer,))
 
 
 def pool(shape: ModelShape, blocks: int) -> LayerKV:
@@ -60,7 +62,7 @@ def test_a_digit_is_the_nearest_one(values: list[float], exponent: int) -> None:
 
 @pytest.mark.parametrize("size", [64, 128, 96])
 def test_what_is_read_is_what_was_written_up_to_half_a_digit(size: int) -> None:
-    """96: another device may have heads that are no power of two."""
+    """96: heads that are no power of two."""
     shape = shape_of(size)
     layer, slots = pool(shape, 4), torch.tensor([33, 0, 63])
     keys, values = vectors(shape, 3), vectors(shape, 3, 1)
@@ -84,8 +86,8 @@ def compiled(shape: ModelShape, layer: LayerKV, qkv: Array, slots: Array, positi
     rope = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     kernels.rotate_and_write(
         qkv.reshape(-1), queries.reshape(-1), *arrays(layer), slots, positions, positions,
-        rope[0].reshape(-1), rope[1].reshape(-1), np.full(threads * size, np.nan, dtype=np.float32),
-        rows, shape.heads, shape.kv_heads, size, 1.0, threads,
+        rope[0].reshape(-1), rope[1].reshape(-1), None, None, np.full(threads * size, np.nan, dtype=np.float32),
+        rows, shape.heads, shape.kv_heads, size, 1e-5, 1.0, threads,
     )  # fmt: skip
     return queries
 
@@ -95,7 +97,7 @@ def arrays(layer: LayerKV) -> tuple[Array, Array, Array]:
     return layer.keys.numpy(), layer.values.numpy(), layer.scales.view(torch.uint16).numpy()
 
 
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", [16, 64, 80, 96, 128])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_compiled_write(size: int, threads: int) -> None:
     shape, rng = shape_of(size), RNG(size)
@@ -130,7 +132,7 @@ def test_a_value_that_is_not_finite_is_not_hidden(bad: float) -> None:
         assert keys[0, 1].isfinite().all() and values[0, 0].isfinite().all()
 
 
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", [16, 64, 80, 96, 128])
 @pytest.mark.parametrize("group", [1, 3, 5])
 def test_attention_reads_digits(size: int, group: int) -> None:
     """Against float64 over what the reference reads from the same slots."""
@@ -149,7 +151,7 @@ def test_attention_reads_digits(size: int, group: int) -> None:
         scratch[:] = np.nan
         kernels.attend(
             queries.copy().reshape(-1), *arrays(layer), tables.reshape(-1), 4, sequences, positions, output, scratch,
-            np.arange(5), shape.kv_heads, *kernels.group_lengths(group), size, threads,
+            np.arange(5), None, shape.kv_heads, *kernels.group_lengths(group), size, threads,
         )  # fmt: skip
         found.append(output.reshape(5, shape.kv_heads, group, size))
     assert np.array_equal(found[0], found[1])
@@ -174,7 +176,7 @@ def test_what_stands_behind_the_last_token_is_not_seen() -> None:
         at, four, members = np.zeros(1, np.int32), np.array([4], np.int32), np.zeros(1, np.int64)
         query, scratch = np.ones(64, dtype=np.float32), kernels.attention_scratch(1, 1, 64)
         kernels.attend(
-            query, *arrays(layer), at, 1, at, four, output, scratch, members, 1, *kernels.group_lengths(1), 64, 1
+            query, *arrays(layer), at, 1, at, four, output, scratch, members, None, 1, *kernels.group_lengths(1), 64, 1
         )
         return output
 

@@ -19,6 +19,8 @@ from ghostkv.model.checkpoint import open_checkpoint
 from ghostkv.model.export import export_hf
 from ghostkv.model.gguf_file import read_gguf
 from ghostkv.model.inspect import inspect_model
+from ghostkv.model.rope import Rope
+from ghostkv.model.shape import LayerShape
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -132,6 +134,27 @@ def test_quantised_blocks(tmp_path: Path, small_hf: Path, kind: str) -> None:
         assert values.ravel().tolist() == by_hand(raw, kind)
 
 
+QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_every_type_is_read_as_the_gguf_package_reads_it(tmp_path: Path, kind: str) -> None:
+    """Random bytes are valid blocks but for scales that are no numbers; the package writes only some types itself."""
+    number = gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[number]
+    raw = np.random.default_rng(0).integers(0, 60, (6, 2 * size), dtype=np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "q.gguf", "llama")
+    writer.add_tensor("t", raw, raw_dtype=number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = read_gguf(tmp_path / "q.gguf")
+    found = file.read(file.tensors["t"])
+    assert found.shape == (6, 2 * block) and np.isfinite(found).all() and len(np.unique(found)) > 20
+    assert np.array_equal(found, gguf.dequantize(raw, number))
+
+
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
 def test_half_precision(tmp_path: Path, small_hf: Path, kind: str, dtype: torch.dtype) -> None:
     weights = open_checkpoint(write_gguf_checkpoint(tmp_path / "h.gguf", small_hf, kind)).weights(torch.float32)
@@ -169,7 +192,8 @@ def test_inspection_of_the_real_model(smollm2_path: Path, monkeypatch: pytest.Mo
     seen = inspect_model(smollm2_path)
     shape = seen.shape
     assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_size) == (30, 576, 9, 3, 64)
-    assert (shape.vocab, shape.context, shape.rope_theta, shape.norm_eps) == (49152, 8192, 100000.0, 1e-5)
+    assert (shape.vocab, shape.context, shape.norm_eps) == (49152, 8192, 1e-5)
+    assert shape.attention == (LayerShape(Rope(100000.0)),) * 30
     assert seen.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2 == 23040
     assert seen.kv_bytes_per_token_float32 == 46080
     assert seen.parameters == 134_515_008

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from checkpoints import write_hf_checkpoint
 from ghostkv.model.checkpoint import open_checkpoint
@@ -16,6 +15,7 @@ from ghostkv.model.export import export_hf
 from ghostkv.request import Message
 from ghostkv.text.template import ChatTemplate
 from model.lab import Lab, request, teacher_forced
+from model.oracle import Model, all_logits, greedy_agrees, kl, oracle
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -41,19 +41,6 @@ QUESTIONS = [
 ]
 TOKENS = 64
 
-Model = torch.nn.Module
-
-
-def oracle(path: Path, dtype: torch.dtype) -> Model:
-    model: Model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
-    return model.eval()
-
-
-def all_logits(model: Model, ids: list[int]) -> torch.Tensor:
-    with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([ids])).logits[0]
-        return logits.float()
-
 
 @pytest.fixture(scope="module")
 def exported(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -74,25 +61,6 @@ def reference(smollm2_path: Path, exported: Path) -> Model:
     missing = model.load_state_dict(open_checkpoint(smollm2_path).weights(torch.float32), strict=False)
     assert missing.missing_keys == ["lm_head.weight"] and not missing.unexpected_keys
     return model
-
-
-def greedy_agrees(lab: Lab, model: Model, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-    """Our greedy ids, checked.
-
-    Each is the oracle's argmax given the same prefix, or the oracle's two best are 1e-4 close.
-    """
-    run = lab.engine(blocks=512).run(request(str(i), ids, tokens) for i, ids in enumerate(prompts))
-    for i, prompt in enumerate(prompts):
-        ids = prompt + run.ids[str(i)]
-        logits = all_logits(model, ids[:-1])[len(prompt) - 1 :]
-        ours = torch.stack([run.rows(str(i))[at] for at in range(len(prompt), len(ids))])
-        assert (ours - logits).abs().max() < 1e-3
-        best = logits.topk(2)
-        for at in (best.indices[:, 0] != torch.tensor(run.ids[str(i)])).nonzero().flatten().tolist():
-            gap = float(best.values[at, 0] - best.values[at, 1])
-            print(f"prompt {i}, token {at}: the oracle's two best are {gap:.2e} apart")
-            assert gap < 1e-4
-    return [run.ids[str(i)] for i in range(len(prompts))]
 
 
 def test_float32_greedy_ids_equal_transformers(smollm2_path: Path, reference: Model, prompts: list[list[int]]) -> None:
@@ -120,10 +88,6 @@ def test_bfloat16_is_as_close_to_float32_as_transformers_is(
     mean_ours, mean_theirs = float(torch.cat(ours_kl).mean()), float(torch.cat(theirs_kl).mean())
     print(f"mean KL to float32: ghostkv {mean_ours:.2e}, transformers {mean_theirs:.2e}")
     assert mean_ours <= 1.2 * mean_theirs
-
-
-def kl(truth: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    return (truth.exp() * (truth - logits.log_softmax(-1))).sum(-1)
 
 
 @pytest.mark.parametrize(

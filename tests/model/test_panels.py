@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ghostkv.model import int8, kernels
+from ghostkv.model.activations import ACTIVATIONS
 from ghostkv.model.gemm import Linear, lay_out_int8, prepare, product
 from ghostkv.model.panels import Panels, readable
 from ghostkv.model.threads import compute
@@ -78,13 +79,14 @@ def test_digits_are_the_library_s_exact_product(outputs: int, inputs: int, fine:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize(("width", "inputs"), [(48, 8), (40, 24), (100, 96), (1, 4), (1536, 576)])
-def test_a_gated_product_is_its_two_halves_put_through_silu(dtype: str, width: int, inputs: int) -> None:
+@pytest.mark.parametrize("gated", ACTIVATIONS.values())
+def test_a_gated_product_is_its_two_halves_put_together(dtype: str, width: int, inputs: int, gated: int) -> None:
     weight = normal(width, 2 * width, inputs)
     if dtype == "int8":
-        plain = replace(int8.prepare_int8(weight), gated=True)
+        plain = replace(int8.prepare_int8(weight), gated=gated)
         linear, kind = lay_out_int8(plain), torch.float32
     else:
-        linear, kind = prepare(weight.bfloat16(), gated=True), torch.bfloat16
+        linear, kind = prepare(weight.bfloat16(), gated=gated), torch.bfloat16
     if not isinstance(linear.data, Panels):
         pytest.skip("the library multiplies these on this processor")
     assert torch.equal(linear.dense(), plain.dense() if dtype == "int8" else weight.bfloat16())
@@ -95,7 +97,7 @@ def test_a_gated_product_is_its_two_halves_put_through_silu(dtype: str, width: i
             found, expected = torch.empty(rows, width, dtype=kind), torch.empty(rows, width, dtype=kind)
             with compute(threads):
                 both = product(x, linear, scales)
-                kernels.gated_silu(flat(both), flat(expected), rows, width, threads)
+                kernels.gated(flat(both), flat(expected), rows, width, gated, threads)
                 factors = None if scales is None else scales.numpy()
                 linear.data.multiply(flat(x), factors, flat(found), rows, threads)
             assert torch.equal(found, expected)

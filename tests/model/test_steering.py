@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from checkpoints import write_hf_checkpoint
 from ghostkv.errors import InvalidRequest, InvariantViolation, ModelError
+from ghostkv.model.decoder import Decoder
 from ghostkv.model.kv_tensors import KVTensors
-from ghostkv.model.llama import Llama
 from ghostkv.model.ops import Ops
 from ghostkv.model.runner import ModelRunner, RunnerLimits
 from ghostkv.model.steering import SHARE, Steerer, SteeringBank, learn
@@ -111,7 +111,7 @@ def test_coefficient_zero_is_off_to_the_bit(lab: Lab, bank: SteeringBank) -> Non
 ROTATION = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN, generator=torch.Generator().manual_seed(5))).Q
 
 
-class Rotated(Llama):
+class Rotated(Decoder):
     """Says that its stream is rotated."""
 
     def to_residual(self, vectors: torch.Tensor) -> torch.Tensor:

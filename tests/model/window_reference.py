@@ -38,6 +38,9 @@ def _logits(
     keys: list[list[torch.Tensor]] = [[] for _ in range(shape.layers)]
     values: list[list[torch.Tensor]] = [[] for _ in range(shape.layers)]
     embedding = weights["model.embed_tokens.weight"]
+    rope = shape.attention[0].rope
+    assert rope is not None and rope.scaling is None
+    theta = rope.theta
     out = []
     for t, token in enumerate(ids):
         visible = [u for u in range(t + 1) if u < sinks or u > t - recent]
@@ -48,8 +51,8 @@ def _logits(
             h = norm(x, w["input_layernorm"], shape.norm_eps)
             keys[layer].append((w["self_attn.k_proj"] @ h).view(shape.kv_heads, -1))
             values[layer].append((w["self_attn.v_proj"] @ h).view(shape.kv_heads, -1))
-            q = rotate((w["self_attn.q_proj"] @ h).view(1, shape.heads, -1), places[-1:], shape.rope_theta)
-            k = rotate(torch.stack([keys[layer][u] for u in visible]), places, shape.rope_theta)
+            q = rotate((w["self_attn.q_proj"] @ h).view(1, shape.heads, -1), places[-1:], theta)
+            k = rotate(torch.stack([keys[layer][u] for u in visible]), places, theta)
             v = torch.stack([values[layer][u] for u in visible])
             k, v = (part.repeat_interleave(shape.heads // shape.kv_heads, dim=1) for part in (k, v))
             scores = torch.einsum("hd,nhd->hn", q[0], k) * shape.head_size**-0.5

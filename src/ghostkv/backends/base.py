@@ -32,6 +32,7 @@ class Capabilities:
     steering: tuple[str, ...] = ()  # control vectors that a request may name
     grammar: bool = False  # output that must match a grammar
     windows: bool = True  # residency through a window
+    max_window: int | None = None  # tokens that such a window may show; None: as many as the context holds
     lacks: frozenset[str] = frozenset()  # request fields that would change nothing there
 
 

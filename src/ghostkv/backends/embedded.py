@@ -43,7 +43,8 @@ class EmbeddedBackend:
     ) -> None:
         self.model = model
         self._pool = BlockPool(model.blocks, identity=model.manifest)
-        limits = Limits.of(config, model.checkpoint.shape.context)
+        shape = model.checkpoint.shape
+        limits = Limits.of(config, shape.context, shape.shortest_window)
         detokenizer = Detokenizer(model.checkpoint.tokenizer)
         speculation = Speculation(drafter(config.speculation), cost=StepCost(model.tile_rows))
         scheduler = Scheduler(self._pool, limits, detokenizer, speculation)
@@ -107,6 +108,7 @@ class EmbeddedBackend:
             block_tokens=BLOCK_TOKENS,
             steering=() if self.model.steering is None else self.model.steering.names,
             grammar=True,
+            max_window=self.model.checkpoint.shape.shortest_window,
         )
 
     def generate(self, request: SegmentRequest) -> AsyncGenerator[Delta, None]:

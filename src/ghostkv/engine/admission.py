@@ -20,6 +20,7 @@ class Limits:
     step_tokens: int = 512  # tokens computed in one step
     max_waiting: int = 1024  # requests that may wait in line
     max_wait_s: float = 10.0  # then what runs makes room for what waits
+    max_window: int | None = None  # tokens that the model's layer that sees fewest shows; None: all see everything
 
     def __post_init__(self) -> None:
         if self.max_context < 2 or self.max_sequences < 1 or self.max_waiting < 1:
@@ -32,9 +33,10 @@ class Limits:
             raise ConfigError(f"step_tokens ({self.step_tokens}) must be at least max_sequences ({self.max_sequences})")
 
     @classmethod
-    def of(cls, config: EngineConfig, max_context: int) -> Limits:
+    def of(cls, config: EngineConfig, max_context: int, max_window: int | None = None) -> Limits:
         """The limits that a configuration and a model give."""
-        return cls(max_context, config.max_sequences, config.step_tokens, config.max_waiting, config.max_wait_s)
+        own = config.max_sequences, config.step_tokens, config.max_waiting, config.max_wait_s
+        return cls(max_context, *own, max_window)
 
 
 def reservation(request: SegmentRequest) -> int:
@@ -63,7 +65,7 @@ def check_fits(request: SegmentRequest, pool: BlockPool | None, limits: Limits) 
     if (window := request.residency.visible) is not None:
         if pool is None:
             raise InvalidRequest(f"residency {request.residency.name!r} needs ghostkv's own engine", param="residency")
-        Ring(window).check_fits(pool.num_blocks, limits.max_context)
+        Ring(window).check_fits(pool.num_blocks, limits.max_context, limits.max_window)
         return
     prompt, answer = len(request.prompt), reservation(request)
     context, beside = limits.max_context, ""

@@ -7,7 +7,7 @@ knows counts and seconds, and decides nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ class StepTimes:
     row: float  # a row that decodes
     prefill: float  # a prompt token
     read: float  # a token in the pool, for each row that decodes and sees it
+    _: KW_ONLY
     tile: float = 0.0  # `tile_rows` rows of any kind, or what is left of them: products take so many at once
     tile_rows: int = 1
 
@@ -97,4 +98,4 @@ class StepCost:
 
     def _named(self, base: float, slopes: Floats) -> StepTimes:
         tile, row, prefill, read = (0.0, *slopes.tolist())[-4:]
-        return StepTimes(base, row, prefill, read, tile, self._tile_rows)
+        return StepTimes(base, row, prefill, read, tile=tile, tile_rows=self._tile_rows)

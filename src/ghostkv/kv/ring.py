@@ -63,8 +63,17 @@ class Ring:
         """How many of the first `filled` tokens can still be seen."""
         return min(filled, self.window.size)
 
-    def check_fits(self, pool_blocks: int, max_context: int) -> None:
-        """Raises InvalidRequest where the pool, or the model's range of positions, cannot hold it."""
+    def check_fits(self, pool_blocks: int, max_context: int, max_window: int | None = None) -> None:
+        """Raises InvalidRequest where the pool, or the model's range of positions, cannot hold it.
+
+        `max_window`: what the model's own window shows in the layer that sees fewest; None where all see everything.
+        """
+        if max_window is not None and self.window.size > max_window:
+            raise InvalidRequest(
+                f"a window of {self.window.sinks} + {self.window.recent} tokens is longer than the {max_window} that "
+                f"layers of this model see: its sinks would be out of their sight",
+                param="ghostkv.residency",
+            )
         if self.blocks > pool_blocks or self.window.size > max_context:
             raise InvalidRequest(
                 f"a window of {self.window.sinks} + {self.window.recent} tokens needs {self.blocks} KV blocks of "

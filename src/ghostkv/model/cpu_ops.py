@@ -14,13 +14,14 @@ import torch
 
 from ghostkv.errors import ModelError
 from ghostkv.model import int8_kernels, kernels, window_kernels
+from ghostkv.model.attention import Attention
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import GemmPlan, Linear, Product, product
 from ghostkv.model.kv_tensors import LayerKV
 from ghostkv.model.panels import DigitRows, Panels
+from ghostkv.model.rope import RopeTables
 from ghostkv.model.shape import ModelShape
-
-HEAD_SIZES = (64, 128)
+from ghostkv.model.vector import LANES
 
 _FIRST_POSITIONS = 1024
 
@@ -31,9 +32,10 @@ class CPUOps:
     """`Ops` through Numba kernels and torch products. Call under `threads.compute`."""
 
     def __init__(self, shape: ModelShape, plans: Plans, threads: int, product: Product = product) -> None:
-        if shape.head_size not in HEAD_SIZES:
-            sizes = " and ".join(map(str, HEAD_SIZES))
-            raise ModelError(f"head size {shape.head_size} is not supported by the CPU kernels (supported: {sizes})")
+        if shape.head_size % LANES:
+            raise ModelError(
+                f"head size {shape.head_size} is not supported by the CPU kernels (supported: multiples of {LANES})"
+            )
         group = shape.heads // shape.kv_heads
         if group > kernels.MAX_GROUP:
             raise ModelError(f"{group} query heads per KV head: the CPU kernels take at most {kernels.MAX_GROUP}")
@@ -43,7 +45,7 @@ class CPUOps:
         self._lengths = kernels.group_lengths(group)
         self._scratch = kernels.attention_scratch(threads, group, shape.head_size)
         self._tiles = np.zeros(threads * window_kernels.tile_floats(shape.head_size), dtype=np.float32)
-        self._lanes: window_kernels.LaneRope | None = None
+        self._lanes: dict[int, window_kernels.LaneRope] = {}  # by the cosines that they are made of, 0 for none
         self._digits: dict[int, DigitRows] = {}  # by input buffer
         self._flat: dict[int, tuple[torch.Tensor, npt.NDArray[Any]]] = {}
 
@@ -57,7 +59,7 @@ class CPUOps:
     def gated(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
         if not self._by_panels(x, weight, out, rows):
             both = self._by_plan(x, weight, rows).float().contiguous()
-            kernels.gated_silu(_view(both), self._array(out), rows, out.shape[1], self._threads)
+            kernels.gated(_view(both), self._array(out), rows, out.shape[1], weight.gated, self._threads)
 
     def _by_panels(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> bool:
         """Multiply by our own product, if the weight is laid out for it and it has passed the check."""
@@ -122,9 +124,10 @@ class CPUOps:
         queries: torch.Tensor,
         kv: LayerKV,
         batch: Batch,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
         shape: ModelShape,
     ) -> None:
+        cosines, sines = (None, None) if attention.rope is None else map(self._array, attention.rope)
         kernels.rotate_and_write(
             self._array(qkv),
             self._array(queries),
@@ -132,14 +135,17 @@ class CPUOps:
             batch.slots,
             batch.positions,
             batch.key_positions,
-            self._array(rope[0]),
-            self._array(rope[1]),
+            cosines,
+            sines,
+            None if attention.bias is None else self._array(attention.bias),
+            None if attention.head_norm is None else self._array(attention.head_norm),
             self._scratch,
             batch.rows,
             shape.heads,
             shape.kv_heads,
             shape.head_size,
-            shape.head_size**-0.5,
+            shape.norm_eps,
+            attention.scale,
             self._threads,
         )
 
@@ -148,6 +154,7 @@ class CPUOps:
         queries: torch.Tensor,
         kv: LayerKV,
         batch: Batch,
+        attention: Attention,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
@@ -161,6 +168,7 @@ class CPUOps:
             self._array(out),
             self._scratch,
             batch.plain,
+            attention.window,
             shape.kv_heads,
             *self._lengths,
             shape.head_size,
@@ -173,12 +181,12 @@ class CPUOps:
         kv: LayerKV,
         batch: Batch,
         windowed: WindowedRows,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
         heads, _, chains = self._lengths
-        lanes = self._lane_rope(rope, int(windowed.positions.max()) + 1)
+        lanes = self._lane_rope(attention.rope, int(windowed.positions.max()) + 1, shape.head_size)
         window_kernels.attend_windowed(
             self._array(queries),
             *self._layer(kv),
@@ -204,12 +212,16 @@ class CPUOps:
             self._threads,
         )
 
-    def _lane_rope(self, rope: tuple[torch.Tensor, torch.Tensor], positions: int) -> window_kernels.LaneRope:
+    def _lane_rope(self, rope: RopeTables | None, positions: int, size: int) -> window_kernels.LaneRope:
         """The tables for at least that many positions, kept: they grow with the longest window that was seen."""
-        if self._lanes is None or self._lanes.positions < positions:
-            whole = min(max(2 * positions, _FIRST_POSITIONS), len(rope[0]))
-            self._lanes = window_kernels.LaneRope.of(rope, whole)
-        return self._lanes
+        key = 0 if rope is None else id(rope[0])  # the model's own, which live as long as it
+        lanes = self._lanes.get(key)
+        if lanes is None or lanes.positions < positions:
+            whole = max(2 * positions, _FIRST_POSITIONS)
+            if rope is None:  # to turn by nothing
+                rope = torch.ones(whole, size // 2), torch.zeros(whole, size // 2)
+            lanes = self._lanes[key] = window_kernels.LaneRope.of(rope, min(whole, len(rope[0])))
+        return lanes
 
     def _layer(self, kv: LayerKV) -> tuple[npt.NDArray[Any] | None, ...]:
         scales = None if kv.scales is None else self._array(kv.scales)

@@ -11,48 +11,27 @@ from safetensors.torch import save_file
 
 from ghostkv.errors import ConfigError
 from ghostkv.model.checkpoint import Checkpoint
-from ghostkv.model.shape import ModelShape
+from ghostkv.model.hf_config import config_of
 from ghostkv.text.tokenizer import Tokenizer
 
 
 def export_hf(checkpoint: Checkpoint, directory: Path) -> Path:
     """Write config, weights, tokenizer and chat template into `directory` and return it.
 
-    The directory is made if it does not exist. Raises ConfigError if it already holds anything.
+    The directory is made if it does not exist. Raises ConfigError if it already holds anything, ModelError for what a
+    config.json cannot say.
     """
     if directory.exists() and any(directory.iterdir()):
         raise ConfigError(f"{directory}: not empty; export writes into a new directory")
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.shape
     ids = _id_settings(tokenizer)
-    _write_json(directory / "config.json", _config(shape) | ids)
+    _write_json(directory / "config.json", config_of(shape) | ids)
     _write_json(directory / "generation_config.json", ids)
     (directory / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     _write_json(directory / "tokenizer_config.json", _tokenizer_settings(tokenizer, checkpoint.template, shape.context))
     save_file(checkpoint.weights(torch.bfloat16), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
-
-
-def _config(shape: ModelShape) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "num_hidden_layers": shape.layers,
-        "hidden_size": shape.hidden,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_size,
-        "intermediate_size": shape.intermediate,
-        "vocab_size": shape.vocab,
-        "rms_norm_eps": shape.norm_eps,
-        "rope_theta": shape.rope_theta,
-        "max_position_embeddings": shape.context,
-        "tie_word_embeddings": shape.tied,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": "bfloat16",
-    }
 
 
 def _id_settings(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Linear:
     scales: torch.Tensor | None = None  # float32 [outputs], of int8 weights: see `int8.py`
     block: int = 1  # of the Hadamard transform that the inputs of int8 weights go through
     fine: int = 0  # last outputs that are second digits of those before them
-    gated: bool = False  # read by `Ops.gated`: its halves are the projections to the gate and to what it lets through
+    gated: int = 0  # activation of `Ops.gated`, which reads halves: projections to the gate and to what it lets through
 
     @property
     def width(self) -> int:
@@ -63,7 +63,7 @@ class Linear:
 Product = Callable[[torch.Tensor, Linear, torch.Tensor | None], torch.Tensor]
 
 
-def prepare(weight: torch.Tensor, *, gated: bool = False) -> Linear:
+def prepare(weight: torch.Tensor, *, gated: int = 0) -> Linear:
     """Lay out `weight` [outputs, inputs] for `product`, or for that of `Ops.gated`.
 
     bfloat16 on a CPU whose products are not ours is packed by oneDNN once: the plain product packs the whole matrix in

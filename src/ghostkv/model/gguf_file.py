@@ -21,7 +21,9 @@ from ghostkv.errors import ModelError
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-READABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_1")
+READABLE = (
+    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Loads a Llama GGUF file: names, rotary row order and quantised types become what the runner computes with."""
+"""Loads a GGUF file: names, rotary row order and quantised types become what the runner computes with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import torch
 
 from ghostkv.errors import ModelError
 from ghostkv.model.digest import content_digest
+from ghostkv.model.families import FAMILIES
 from ghostkv.model.gguf_file import GgufFile, read_gguf
-from ghostkv.model.shape import ModelShape, shape_from_gguf
+from ghostkv.model.gguf_shape import shape_from_gguf
+from ghostkv.model.shape import ModelShape
 from ghostkv.model.tensors import check_finite, check_layout
 from ghostkv.model.weight_cache import cached_weights
 from ghostkv.text.gguf_tokenizer import tokenizer_from_gguf
@@ -29,12 +31,23 @@ _LAYER = {
     "self_attn.q_proj.weight": "attn_q.weight",
     "self_attn.k_proj.weight": "attn_k.weight",
     "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.q_proj.bias": "attn_q.bias",
+    "self_attn.k_proj.bias": "attn_k.bias",
+    "self_attn.v_proj.bias": "attn_v.bias",
+    "self_attn.q_norm.weight": "attn_q_norm.weight",
+    "self_attn.k_norm.weight": "attn_k_norm.weight",
     "self_attn.o_proj.weight": "attn_output.weight",
     "post_attention_layernorm.weight": "ffn_norm.weight",
     "mlp.gate_proj.weight": "ffn_gate.weight",
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
 }
+_WITH_POST_NORM = {  # these families have other names in Hugging Face checkpoints, not in GGUF
+    "post_attention_layernorm.weight": "post_attention_norm.weight",
+    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+}
+_ROPE_DIVISORS = "rope_freqs.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +69,16 @@ class GgufCheckpoint:
 
     def _convert(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         weights = {}
+        interleaved, offset = FAMILIES[self.shape.family].interleaved, self.shape.parts.norm_offset
         for name in self.shape.tensor_shapes():
-            source = _gguf_name(name)
+            source = _gguf_name(name, self.shape)
             values = self.file.read(self.file.tensors[source])
-            if name.endswith("q_proj.weight"):
+            if interleaved and name.endswith("q_proj.weight"):
                 values = _half_split(values, self.shape.heads)
-            elif name.endswith("k_proj.weight"):
+            elif interleaved and name.endswith("k_proj.weight"):
                 values = _half_split(values, self.shape.kv_heads)
+            elif offset and name.endswith("norm.weight"):  # which llama.cpp's converter has added
+                values = values - np.float32(offset)
             weights[name] = torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
             check_finite(self.path, source, weights[name])
         return weights
@@ -71,8 +87,12 @@ class GgufCheckpoint:
 def open_gguf(path: Path) -> GgufCheckpoint:
     """Read and check everything but the weights' values."""
     file = read_gguf(path)
-    shape = shape_from_gguf(file.metadata, path, tied="output.weight" not in file.tensors)
-    expected = {_gguf_name(name): size for name, size in shape.tensor_shapes().items()}
+    divisors = file.tensors.get(_ROPE_DIVISORS)
+    values = None if divisors is None else tuple(map(float, file.read(divisors)))
+    shape = shape_from_gguf(file.metadata, path, tied="output.weight" not in file.tensors, rope_divisors=values)
+    expected = {_gguf_name(name, shape): size for name, size in shape.tensor_shapes().items()}
+    if divisors is not None:
+        expected[_ROPE_DIVISORS] = (shape.head_size // 2,)
     check_layout(expected, {name: tensor.shape for name, tensor in file.tensors.items()}, lambda _: path)
     tokenizer = tokenizer_from_gguf(file.metadata, str(path))
     if tokenizer.vocab_size > shape.vocab:
@@ -97,11 +117,12 @@ def _half_split(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.flo
     return rows.reshape(heads, size // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _gguf_name(name: str) -> str:
+def _gguf_name(name: str, shape: ModelShape) -> str:
     if name in _OUTER:
         return _OUTER[name]
     _, _, layer, inner = name.split(".", 3)
-    return f"blk.{layer}.{_LAYER[inner]}"
+    names = _LAYER | (_WITH_POST_NORM if shape.parts.post_norm else {})
+    return f"blk.{layer}.{names[inner]}"
 
 
 def _template(metadata: Mapping[str, object], path: Path) -> str | None:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ghostkv.errors import ModelError
 from ghostkv.model import int8_kernels
 from ghostkv.model.gemm import Linear, finish_sums
 from ghostkv.model.shape import ModelShape
@@ -115,23 +116,26 @@ def rotated(shape: ModelShape, weights: Mapping[str, torch.Tensor]) -> Callable[
     """Read `weights` (by Hugging Face name) as those of an equal model whose residual stream is `rotate`d.
 
     Norm weights move into the matrices that follow, so the head differs from the embedding also where they are tied.
-    Results are float32, the embedding in its own dtype.
+    Results are float32, the embedding in its own dtype. Raises ModelError where weights stand between a product and the
+    residual stream, so that no rotation moves past them.
     """
+    _check_foldable(shape)
 
     def after(norm: str, name: str) -> torch.Tensor:
         return rotate(weights[name].float() * weights[norm].float())
 
     def read(name: str) -> torch.Tensor:
-        layer, _, rest = name.partition("self_attn.") if "self_attn." in name else name.partition("mlp.")
+        norm, rest = _place(name)
         match rest:
-            case "q_proj.weight" | "k_proj.weight":
-                return after(layer + "input_layernorm.weight", name)
+            case "q_proj.weight" | "k_proj.weight" | "gate_proj.weight" | "up_proj.weight":
+                return after(norm, name)
             case "v_proj.weight":
-                return _by_head(after(layer + "input_layernorm.weight", name).t(), shape).t()
+                return _by_head(after(norm, name).t(), shape).t()
+            case "q_proj.bias" | "k_proj.bias" | "v_proj.bias" | "q_norm.weight" | "k_norm.weight":
+                small = weights[name].float()
+                return _by_head(small, shape) if rest == "v_proj.bias" else small
             case "o_proj.weight":
                 return rotate(_by_head(weights[name].float(), shape).t()).t()
-            case "gate_proj.weight" | "up_proj.weight":
-                return after(layer + "post_attention_layernorm.weight", name)
             case "down_proj.weight":
                 return rotate(weights[name].float().t()).t()
         if name == "model.embed_tokens.weight":
@@ -141,6 +145,21 @@ def rotated(shape: ModelShape, weights: Mapping[str, torch.Tensor]) -> Callable[
         return torch.ones(shape.hidden)
 
     return read
+
+
+def _check_foldable(shape: ModelShape) -> None:
+    if shape.parts.post_norm:
+        raise ModelError(
+            f"dtype 'int8' cannot compute {shape.family} models: norms follow their attention and MLP, past which the "
+            f"rotation of int8 weights cannot be folded; use bfloat16"
+        )
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The norm before the attention or MLP that a weight is of, and its name there, which is empty elsewhere."""
+    part, norm = ("self_attn.", "input_layernorm") if "self_attn." in name else ("mlp.", "post_attention_layernorm")
+    layer, _, rest = name.partition(part)
+    return f"{layer}{norm}.weight", rest
 
 
 def _by_head(x: torch.Tensor, shape: ModelShape) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ghostkv.model import int8, int8_kernels, machine
+from ghostkv.model.activations import ACTIVATIONS
 from ghostkv.model.checkpoint import Checkpoint
 from ghostkv.model.gemm import Linear, lay_out_int8
 from ghostkv.model.shape import ModelShape
@@ -80,9 +81,8 @@ def int8_linear(shape: ModelShape, weights: Mapping[str, torch.Tensor], prefix: 
     digits, scales = weights[f"{name}.digits"], weights[f"{name}.scales"].clone()
     outputs, inputs = digits.shape
     block, fine = _grain(shape, names, inputs)
-    mapped = Linear(
-        outputs, inputs, torch.int8, digits, scales=scales, block=block, fine=fine, gated="gate_proj" in names
-    )
+    gated = ACTIVATIONS[shape.activation] if "gate_proj" in names else 0
+    mapped = Linear(outputs, inputs, torch.int8, digits, scales=scales, block=block, fine=fine, gated=gated)
     laid = lay_out_int8(mapped)
     return laid if laid is not mapped else replace(mapped, data=digits.clone())
 

@@ -15,6 +15,7 @@ from numba import njit, prange
 
 from ghostkv.model import kv_block
 from ghostkv.model import vector as v
+from ghostkv.model.activations import activated
 from ghostkv.model.int8_kernels import transform
 from ghostkv.model.kv_kernels import scaled, turn_key, write_key, write_value
 from ghostkv.model.kv_tensors import BLOCK_SCALES
@@ -135,7 +136,7 @@ def _attend_blocks(
     tables: Any,
     table: int,
     blocks: tuple[int, int],
-    visible: int,
+    seen: tuple[int, int],
     place_of_head: tuple[int, int],
     queries: Any,
     query: int,
@@ -145,7 +146,7 @@ def _attend_blocks(
     chains: Any,
     size: int,
 ) -> None:
-    """Fold the blocks from blocks[0] to before blocks[1] of a table, of which `visible` slots are seen.
+    """Fold the blocks from blocks[0] to before blocks[1] of a table, of which slots seen[0] to before seen[1] are seen.
 
     place_of_head: (number of KV heads, the one).
     """
@@ -156,7 +157,8 @@ def _attend_blocks(
         base, ahead = place * size * BLOCK_TOKENS, (following - place) * size * BLOCK_TOKENS
         if scales is not None:
             v.prefetch(scales, following * BLOCK_SCALES)
-        count = min(BLOCK_TOKENS, visible - block * BLOCK_TOKENS)
+        first = max(seen[0] - block * BLOCK_TOKENS, 0)
+        behind = min(BLOCK_TOKENS, seen[1] - block * BLOCK_TOKENS)
         at_scales = place * BLOCK_SCALES
         attend_block(
             keys,
@@ -166,8 +168,8 @@ def _attend_blocks(
             scales,
             at_scales,
             ahead,
-            0,
-            count,
+            first,
+            behind,
             queries,
             query,
             scratch,
@@ -179,13 +181,26 @@ def _attend_blocks(
 
 
 @njit(nogil=True, cache=True)
-def _common_blocks(tables: Any, one: int, other: int, visible: int) -> int:
-    """Leading blocks that two tables share, of those that are whole in `visible` slots."""
-    whole = visible // BLOCK_TOKENS
-    if one == other:
+def _hidden(position: int, window: Any) -> Any:
+    """Tokens before those that a query at `position` sees."""
+    if window is None:
+        return 0
+    return max(position + 1 - window, 0)
+
+
+@njit(nogil=True, cache=True)
+def _common_blocks(
+    tables: Any, width: int, table_of_row: Any, positions: Any, one: int, other: int, window: Any
+) -> int:
+    """Leading blocks that two rows share, of those that both see whole; 0 where a window hides anything."""
+    whole = (min(positions[one], positions[other]) + 1) // BLOCK_TOKENS
+    if _hidden(max(positions[one], positions[other]), window) > 0:
+        return 0
+    if table_of_row[one] == table_of_row[other]:
         return whole
+    first, second = table_of_row[one] * width, table_of_row[other] * width
     common = 0
-    while common < whole and tables[one + common] == tables[other + common]:
+    while common < whole and tables[first + common] == tables[second + common]:
         common += 1
     return common
 
@@ -215,6 +230,7 @@ def attend(
     output: Any,
     scratch: Any,
     members: Any,
+    window: Any,
     kv_heads: int,
     heads: Any,
     pair: Any,
@@ -230,6 +246,8 @@ def attend(
     queries float32 [rows, kv_heads * len(heads), size], already scaled; keys and values [blocks, kv_heads] of one
     layer, blocks as in `kv_block`, scales None or [blocks, kv_heads, 2, 16]; tables int32
     [sequences, width]; output like queries. Digits stand for turned keys: the members' queries are turned in place.
+    window: so many tokens up to its own does a query see (blocks wholly before them are not read), None for all. Two
+    rows from which it hides something read their blocks apart.
     """
     group = len(heads)
     span, each = group * size, kv_block.per_word(keys)
@@ -247,33 +265,107 @@ def attend(
             for i in range(first, last):
                 query = (members[i] * kv_heads + head) * span
                 if scales is not None:
-                    transform(queries, query, span, size)
+                    transform(queries, query, span, size & -size)
                 for j in range(0, span, v.LANES):
                     kv_block.pack(keys, scratch, asked + (i - first) * words + j // each, v.load(queries, query + j))
             common = 0
             if last - first == 2:
                 one, other = members[first], members[first + 1]
-                table, seen = table_of_row[one] * width, min(positions[one], positions[other]) + 1
-                common = _common_blocks(tables, table, table_of_row[other] * width, seen)
-                if common > 0:
-                    begin_group(scratch, both, len(pair), size)
-                    _attend_blocks(
-                        keys, values, scales, tables, table, (0, common), seen, (kv_heads, head),
-                        scratch, asked, scratch, both, pair, chains, size,
-                    )  # fmt: skip
+                common = _common_blocks(tables, width, table_of_row, positions, one, other, window)
+            if common > 0:
+                begin_group(scratch, both, len(pair), size)
+                _attend_blocks(
+                    keys, values, scales, tables, table_of_row[members[first]] * width, (0, common),
+                    (0, common * BLOCK_TOKENS), (kv_heads, head), scratch, asked, scratch, both, pair, chains, size,
+                )  # fmt: skip
             for i in range(first, last):
                 row = members[i]
                 if common > 0:
                     _part_group(scratch, both, i - first, at, group, size)
                 else:
                     begin_group(scratch, at, group, size)
-                visible = positions[row] + 1
-                rest = common, (visible + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+                shown = _hidden(positions[row], window), positions[row] + 1
+                rest = max(common, shown[0] // BLOCK_TOKENS), (shown[1] + BLOCK_TOKENS - 1) // BLOCK_TOKENS
                 _attend_blocks(
-                    keys, values, scales, tables, table_of_row[row] * width, rest, visible, (kv_heads, head),
+                    keys, values, scales, tables, table_of_row[row] * width, rest, shown, (kv_heads, head),
                     scratch, asked + (i - first) * words, scratch, at, heads, chains, size,
                 )  # fmt: skip
                 end_group(scratch, at, group, size, output, (row * kv_heads + head) * span)
+
+
+@njit(nogil=True, cache=True)
+def _load(array: Any, at: int, count: int) -> Any:
+    """Up to 16 lanes; a whole load where they are 16."""
+    if count == v.LANES:
+        return v.load(array, at)
+    return v.load_part(array, at, count)
+
+
+@njit(nogil=True, cache=True)
+def _store(array: Any, at: int, lanes: Any, count: int) -> None:
+    if count == v.LANES:
+        v.store(array, at, lanes)
+    else:
+        v.store_part(array, at, lanes, count)
+
+
+@njit(nogil=True, cache=True)
+def _biased(qkv: Any, at: int, bias: Any, place: int, count: int) -> Any:
+    lanes = _load(qkv, at, count)
+    if bias is None:
+        return lanes
+    return v.add(lanes, _load(bias, place, count))
+
+
+@njit(nogil=True, cache=True)
+def _normed(lanes: Any, share: Any, weights: Any, at: int, count: int) -> Any:
+    if weights is None:
+        return lanes
+    return v.mul(v.mul(lanes, v.splat(share)), _load(weights, at, count))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _head_share(qkv: Any, x: int, bias: Any, place: int, weights: Any, size: int, epsilon: float) -> Any:
+    """What RMSNorm multiplies a head by, before its weights: 1 / sqrt(mean(x^2) + epsilon)."""
+    if weights is None:
+        return _ONE
+    squares = v.splat(_ZERO)
+    for j in range(0, size, v.LANES):
+        lanes = _biased(qkv, x + j, bias, place + j, v.LANES)
+        squares = v.fma(lanes, lanes, squares)
+    return _ONE / np.sqrt(v.lane_sum(squares) / np.float32(size) + np.float32(epsilon))
+
+
+@njit(nogil=True, cache=True)
+def _rotated(first: Any, second: Any, cosines: Any, sines: Any, at: int, count: int) -> Any:
+    """Channels i and i + size / 2 turned by their angle."""
+    if cosines is None:
+        return first, second
+    cosine, sine = _load(cosines, at, count), _load(sines, at, count)
+    return v.sub(v.mul(first, cosine), v.mul(second, sine)), v.fma(second, cosine, v.mul(first, sine))
+
+
+@njit(nogil=True, cache=True)
+def _write_biased(
+    qkv: Any,
+    x: int,
+    bias: Any,
+    place: int,
+    scratch: Any,
+    at: int,
+    size: int,
+    values: Any,
+    to: int,
+    scales: Any,
+    scale_at: int,
+) -> None:
+    """`write_value` of a value with its bias."""
+    if bias is None:
+        write_value(qkv, x, size, values, to, scales, scale_at)
+    else:
+        for j in range(0, size, v.LANES):
+            v.store(scratch, at + j, _biased(qkv, x + j, bias, place + j, v.LANES))
+        write_value(scratch, at, size, values, to, scales, scale_at)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -288,19 +380,24 @@ def rotate_and_write(
     key_positions: Any,
     cosines: Any,
     sines: Any,
+    bias: Any,
+    head_norm: Any,
     scratch: Any,
     rows: int,
     heads: int,
     kv_heads: int,
     size: int,
+    epsilon: float,
     scale: float,
     threads: int,
 ) -> None:
-    """Split fused projections, rotate queries and keys (RoPE, half-split pairs), write keys and values to slots.
+    """Split fused projections, add biases, norm and rotate queries and keys (RoPE, half-split pairs), write to slots.
 
     qkv [rows, (heads + 2 kv_heads) * size]; queries out, float32, multiplied by `scale`; slots int64 [rows] =
-    block * 16 + offset; cosines and sines float32 [context, size / 2]; scratch float32 [threads * size]. Position 0
-    rotates a key by nothing, bit for bit. With scales, keys are turned and written as digits, values written as digits.
+    block * 16 + offset; cosines and sines float32 [context, size / 2], bias float32 like a row of qkv, head_norm
+    float32 [2 * size], the weights for a query, then for a key: each None for what is not done; scratch float32
+    [threads * size]. Position 0 rotates a key by nothing, bit for bit. With scales, keys are turned and written as
+    digits, values written as digits.
     """
     half, each = size // 2, kv_block.per_word(keys)
     for thread in prange(threads):
@@ -310,22 +407,25 @@ def rotate_and_write(
             block = slots[row] // BLOCK_TOKENS * kv_heads
             offset = slots[row] % BLOCK_TOKENS
             for head in range(heads + kv_heads):
-                x = source + head * size
+                own = head * size
+                x = source + own
                 angle = (positions[row] if head < heads else key_positions[row]) * half
+                norm = 0 if head < heads else size
+                share = _head_share(qkv, x, bias, own, head_norm, size, epsilon)
                 for j in range(0, half, v.LANES):
-                    cosine = v.load(cosines, angle + j)
-                    sine = v.load(sines, angle + j)
-                    first = v.load(qkv, x + j)
-                    second = v.load(qkv, x + half + j)
-                    low = v.sub(v.mul(first, cosine), v.mul(second, sine))
-                    high = v.fma(second, cosine, v.mul(first, sine))
+                    count = min(v.LANES, half - j)
+                    first = _biased(qkv, x + j, bias, own + j, count)
+                    second = _biased(qkv, x + half + j, bias, own + half + j, count)
+                    first = _normed(first, share, head_norm, norm + j, count)
+                    second = _normed(second, share, head_norm, norm + half + j, count)
+                    low, high = _rotated(first, second, cosines, sines, angle + j, count)
                     if head < heads:
                         target = (row * heads + head) * size
-                        v.store(queries, target + j, v.mul(low, v.splat(np.float32(scale))))
-                        v.store(queries, target + half + j, v.mul(high, v.splat(np.float32(scale))))
+                        _store(queries, target + j, v.mul(low, v.splat(np.float32(scale))), count)
+                        _store(queries, target + half + j, v.mul(high, v.splat(np.float32(scale))), count)
                     else:
-                        v.store(scratch, key + j, low)
-                        v.store(scratch, key + half + j, high)
+                        _store(scratch, key + j, low, count)
+                        _store(scratch, key + half + j, high, count)
                 if head >= heads:
                     place = block + head - heads
                     target = place * size * BLOCK_TOKENS + offset * each
@@ -334,10 +434,10 @@ def rotate_and_write(
                     at_scale = place * BLOCK_SCALES + offset
                     write_key(scratch, key, size, keys, target, scales, at_scale)
             for head in range(kv_heads):
-                x = source + (heads + kv_heads + head) * size
+                own = (heads + kv_heads + head) * size
                 target = ((block + head) * BLOCK_TOKENS + offset // each * each) * size + offset % each
                 at_scale = (block + head) * BLOCK_SCALES + BLOCK_TOKENS + offset
-                write_value(qkv, x, size, values, target, scales, at_scale)
+                _write_biased(qkv, source + own, bias, own, scratch, key, size, values, target, scales, at_scale)
 
 
 @njit(nogil=True, cache=True, inline="never")
@@ -416,21 +516,17 @@ def norm(
 
 
 @njit(nogil=True, cache=True, parallel=True)
-def gated_silu(gate_up: Any, output: Any, rows: int, width: int, threads: int) -> None:
-    """output = silu(gate) * up, silu(x) = x / (1 + e**-x); gate_up [rows, 2 * width], gate first."""
+def gated(gate_up: Any, output: Any, rows: int, width: int, activation: int, threads: int) -> None:
+    """output = activation(gate) * up, by the numbers of `activations`; gate_up [rows, 2 * width], gate first."""
     whole = width - width % v.LANES
-    one = v.splat(_ONE)
-    zero = v.splat(_ZERO)
     for thread in prange(threads):
         for row in range(thread, rows, threads):
             at = 2 * row * width
             for j in range(0, whole, v.LANES):
-                gate = v.load(gate_up, at + j)
-                gate = v.div(gate, v.add(one, v.exp(v.sub(zero, gate))))
+                gate = activated(v.load(gate_up, at + j), activation)
                 v.store(output, row * width + j, v.mul(gate, v.load(gate_up, at + width + j)))
             if whole < width:
                 rest = width - whole
-                gate = v.load_part(gate_up, at + whole, rest)
-                gate = v.div(gate, v.add(one, v.exp(v.sub(zero, gate))))
+                gate = activated(v.load_part(gate_up, at + whole, rest), activation)
                 x = v.mul(gate, v.load_part(gate_up, at + width + whole, rest))
                 v.store_part(output, row * width + whole, x, rest)

@@ -254,20 +254,30 @@ class _WeightedRows:
         begin = builder.udiv(self.first, _ONE(self.each))
         end = builder.udiv(builder.add(self.last, _ONE(self.each - 1)), _ONE(self.each))
         self.sums = [[cgutils.alloca_once(builder, F32_LANES) for _ in range(self.width)] for _ in range(self.group)]
-        with cgutils.for_range(builder, builder.udiv(self.size, _ONE(step))) as part:
-            column = builder.mul(part.index, _ONE(step))
-            places = [[self._total(column, head, i) for i in range(self.width)] for head in range(self.group)]
-            for head, row in enumerate(places):
-                scale = broadcast(builder, builder.load(self._at(self.scales, head, F32)), F32_LANES)
-                for place, total in zip(row, self.sums[head]):
-                    builder.store(builder.fmul(builder.load(place, align=4), scale), total)
-            with cgutils.for_range(builder, builder.sub(end, begin)) as loop:
-                self._add(builder.add(begin, loop.index), column)
-            for head, row in enumerate(places):
-                for place, total in zip(row, self.sums[head]):
-                    builder.store(builder.load(total), place, align=4)
+        wide = builder.udiv(self.size, _ONE(step))
+        with cgutils.for_range(builder, wide) as part:
+            self._fold(begin, end, builder.mul(part.index, _ONE(step)), self.width)
+        if self.width > 1:  # channels that are left, of sizes that are no multiple of so many
+            rest = builder.sub(self.size, builder.mul(wide, _ONE(step)))
+            with cgutils.for_range(builder, builder.udiv(rest, _ONE(LANES))) as part:
+                first = builder.mul(wide, _ONE(step))
+                self._fold(begin, end, builder.add(first, builder.mul(part.index, _ONE(LANES))), 1)
 
-    def _add(self, index: Any, column: Any) -> None:
+    def _fold(self, begin: Any, end: Any, column: Any, width: int) -> None:
+        """Fold `width` times 16 channels from `column` on of all slots."""
+        builder = self.builder
+        places = [[self._total(column, head, i) for i in range(width)] for head in range(self.group)]
+        for head, row in enumerate(places):
+            scale = broadcast(builder, builder.load(self._at(self.scales, head, F32)), F32_LANES)
+            for place, total in zip(row, self.sums[head]):
+                builder.store(builder.fmul(builder.load(place, align=4), scale), total)
+        with cgutils.for_range(builder, builder.sub(end, begin)) as loop:
+            self._add(builder.add(begin, loop.index), column, width)
+        for head, row in enumerate(places):
+            for place, total in zip(row, self.sums[head]):
+                builder.store(builder.load(total), place, align=4)
+
+    def _add(self, index: Any, column: Any, width: int) -> None:
         """Add one slot, or a pair of them."""
         builder = self.builder
         row = builder.mul(builder.add(builder.mul(index, self.size), column), _ONE(self.each))
@@ -276,7 +286,7 @@ class _WeightedRows:
             builder.load(self._at(builder.add(self.weights, index), head * LANES, factor)) for head in range(self.group)
         ]
         seen = self._seen(index) if self.each == 2 else None
-        for i in range(self.width):
+        for i in range(width):
             offset = builder.add(builder.add(self.base, row), _ONE(LANES * self.each * i))
             words = _stream(self.context, builder, self.value_type, self.values, offset, self.ahead, i)
             if seen is not None:

@@ -66,9 +66,10 @@ def _write_scale(x: Any, at: int, size: int, scales: Any, scale_at: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def turn_key(x: Any, at: int, size: int) -> None:
-    """x[at : at + size] = H x / size, in place."""
-    transform(x, at, size, size)
-    share = v.splat(_ONE / np.float32(size))
+    """x[at : at + size] = H x / n in place, n the order of H: the largest power of two that divides size."""
+    order = size & -size
+    transform(x, at, size, order)
+    share = v.splat(_ONE / np.float32(order))
     for j in range(at, at + size, v.LANES):
         v.store(x, j, v.mul(v.load(x, j), share))
 
@@ -79,7 +80,7 @@ def turn_block(keys: Any, base: int, tile: Any, to: int, size: int) -> None:
     for j in range(0, size * BLOCK_TOKENS, BLOCK_TOKENS):
         v.store(tile, to + j, kv_block.channel(keys, base, j // BLOCK_TOKENS))
     step = BLOCK_TOKENS
-    while step < size * BLOCK_TOKENS:
+    while step < (size & -size) * BLOCK_TOKENS:
         for start in range(to, to + size * BLOCK_TOKENS, 2 * step):
             for j in range(start, start + step, BLOCK_TOKENS):
                 low, high = v.load(tile, j), v.load(tile, j + step)

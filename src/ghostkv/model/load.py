@@ -14,9 +14,9 @@ from ghostkv.errors import ConfigError
 from ghostkv.model import machine
 from ghostkv.model.checkpoint import Checkpoint, open_checkpoint
 from ghostkv.model.cpu_ops import CPUOps
+from ghostkv.model.decoder import Decoder
 from ghostkv.model.int8_weights import load_int8
 from ghostkv.model.kv_tensors import KVTensors, block_bytes
-from ghostkv.model.llama import ARCHITECTURES, Llama
 from ghostkv.model.ops import Ops
 from ghostkv.model.runner import ModelRunner, RunnerLimits
 from ghostkv.model.selfcheck import SelfCheck, self_check
@@ -110,15 +110,14 @@ def kv_dtype(config: EngineConfig) -> torch.dtype:
     return torch.int8 if config.kv_dtype == "int8" else plain
 
 
-def build_model(checkpoint: Checkpoint, config: EngineConfig) -> Llama:
+def build_model(checkpoint: Checkpoint, config: EngineConfig) -> Decoder:
     """The architecture with its weights laid out as `config` asks. Raises ConfigError for what a device cannot do."""
     int8 = config.dtype == "int8"
     if int8 and config.device != "cpu":
         raise ConfigError(f"dtype 'int8' runs on the CPU only, not on {config.device!r}")
-    architecture = ARCHITECTURES[checkpoint.shape.architecture]
     dtype = torch_dtype(config)
     weights = load_int8(checkpoint, dtype) if int8 else checkpoint.weights(dtype)
-    return architecture(checkpoint.shape, weights, torch.device(config.device), int8=int8)
+    return Decoder(checkpoint.shape, weights, torch.device(config.device), int8=int8)
 
 
 def runner_limits(config: EngineConfig) -> RunnerLimits:
@@ -133,14 +132,14 @@ def _bank(config: EngineConfig, checkpoint: Checkpoint) -> SteeringBank | None:
     return SteeringBank.load(Path(config.steering), checkpoint.digest, hidden=shape.hidden, layers=shape.layers)
 
 
-def _operators(model: Llama, limits: RunnerLimits, announce: Announce) -> tuple[Ops, SelfCheck | None]:
+def _operators(model: Decoder, limits: RunnerLimits, announce: Announce) -> tuple[Ops, SelfCheck | None]:
     if model.embedding.device.type != "cpu":
         return TorchOps(), None
     check = check_products(model, limits, announce)
     return CPUOps(model.shape, check.plans, limits.threads), check
 
 
-def check_products(model: Llama, limits: RunnerLimits, announce: Announce, *, again: bool = False) -> SelfCheck:
+def check_products(model: Decoder, limits: RunnerLimits, announce: Announce, *, again: bool = False) -> SelfCheck:
     """The self-check of a model's products; `again` measures although results are on disk."""
     products = model.products()
     rows = {name: limits.sequences if name == "head" else limits.rows for name in products}

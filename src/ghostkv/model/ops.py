@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from ghostkv.model.attention import Attention
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import Linear
 from ghostkv.model.kv_tensors import LayerKV
@@ -31,9 +32,9 @@ class Ops(Protocol):
         ...
 
     def gated(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
-        """out[:rows] = silu(x[:rows] @ first half.T) * (x[:rows] @ second half.T), of a `Linear.gated` weight.
+        """out[:rows] = activation(x[:rows] @ first half.T) * (x[:rows] @ second half.T), of a `Linear.gated` weight.
 
-        silu(y) = y / (1 + e**-y) (SwiGLU, Shazeer 2020). Of x, as many rows as `padded_rows` says may be read.
+        The activation is the weight's (`activations`). Of x, as many rows as `padded_rows` says may be read.
         """
         ...
 
@@ -44,7 +45,7 @@ class Ops(Protocol):
     def norm(
         self, residual: torch.Tensor, source: Longs, weight: torch.Tensor, out: torch.Tensor, epsilon: float
     ) -> None:
-        """out[i] = RMSNorm(residual[source[i]]); source int64."""
+        """out[i] = RMSNorm(residual[source[i]]); source int64. Where source[i] is i, out may be the residual itself."""
         ...
 
     def add_norm(
@@ -69,10 +70,10 @@ class Ops(Protocol):
         queries: torch.Tensor,
         kv: LayerKV,
         batch: Batch,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
         shape: ModelShape,
     ) -> None:
-        """Split qkv, rotate queries (scaled by head_size**-0.5, float32) and keys, write keys and values.
+        """Split qkv, add biases, norm and rotate queries (scaled, float32) and keys, write keys and values.
 
         Keys of rows under a window are not rotated: their `batch.key_positions` are 0.
         """
@@ -83,10 +84,11 @@ class Ops(Protocol):
         queries: torch.Tensor,
         kv: LayerKV,
         batch: Batch,
+        attention: Attention,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
-        """out = causal attention of each row in `batch.plain` over its own blocks, in order.
+        """out = causal attention of each row in `batch.plain` over its own blocks, in order, within the layer's window.
 
         What stands in `queries` for those rows may be lost.
         """
@@ -98,12 +100,12 @@ class Ops(Protocol):
         kv: LayerKV,
         batch: Batch,
         windowed: WindowedRows,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
         """out = attention of each row in `windowed` over its sinks and its window; rotates the keys as it reads them.
 
-        A key's position is its place among what the row sees.
+        A key's position is its place among what the row sees. The layer's own window hides none of that.
         """
         ...

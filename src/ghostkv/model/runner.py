@@ -13,8 +13,8 @@ import torch
 
 from ghostkv.kv.ring import Ring
 from ghostkv.model.batch import Batch
+from ghostkv.model.decoder import Buffers, Decoder
 from ghostkv.model.kv_tensors import KVTensors
-from ghostkv.model.llama import Buffers, Llama
 from ghostkv.model.ops import Ops
 from ghostkv.model.sampler import Sampler
 from ghostkv.model.steering import NO_SHIFTS, Steerer
@@ -36,7 +36,7 @@ class ModelRunner:
     """`step.Runner` over a model, its KV tensors and a sampler."""
 
     def __init__(
-        self, model: Llama, kv: KVTensors, ops: Ops, limits: RunnerLimits, steerer: Steerer | None = None
+        self, model: Decoder, kv: KVTensors, ops: Ops, limits: RunnerLimits, steerer: Steerer | None = None
     ) -> None:
         self._model = model
         self._kv = kv

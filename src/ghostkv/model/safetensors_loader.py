@@ -13,9 +13,10 @@ from safetensors import SafetensorError, safe_open
 
 from ghostkv.errors import ModelError
 from ghostkv.model.digest import content_digest
+from ghostkv.model.hf_shape import shape_from_config
 from ghostkv.model.hf_text import read_template, read_tokenizer
 from ghostkv.model.json_file import read_json, read_optional_json
-from ghostkv.model.shape import ModelShape, shape_from_config
+from ghostkv.model.shape import ModelShape
 from ghostkv.model.tensors import Shape, check_finite, check_layout
 from ghostkv.text.tokenizer import Tokenizer
 

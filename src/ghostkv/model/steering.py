@@ -28,7 +28,7 @@ from ghostkv.request import STEERING_UNIT, Steering
 from ghostkv.step import blocks_of
 
 if TYPE_CHECKING:
-    from ghostkv.model.llama import Llama
+    from ghostkv.model.decoder import Decoder
     from ghostkv.model.runner import ModelRunner
 
 SHARE = 0.1  # of the mean residual norm at a vector's layer: the length of a vector, so what coefficient 1.0 adds
@@ -104,7 +104,7 @@ NO_SHIFTS: Mapping[int, Shift] = MappingProxyType({})
 class Steerer:
     """A bank bound to a loaded model."""
 
-    def __init__(self, bank: SteeringBank, model: Llama) -> None:
+    def __init__(self, bank: SteeringBank, model: Decoder) -> None:
         self.bank = bank
         self._index = {name: i for i, name in enumerate(bank.names)}
         self._layers = sorted(set(bank.layers))

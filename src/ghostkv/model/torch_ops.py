@@ -13,9 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from ghostkv.model import int8, kv_codec
+from ghostkv.model.activations import GELU_TANH
+from ghostkv.model.attention import Attention
 from ghostkv.model.batch import Batch, Longs, WindowedRows
 from ghostkv.model.gemm import Linear
 from ghostkv.model.kv_tensors import LayerKV
+from ghostkv.model.rope import RopeTables
 from ghostkv.model.shape import ModelShape
 from ghostkv.step import BLOCK_TOKENS
 
@@ -31,7 +34,7 @@ class TorchOps:
 
     def gated(self, x: torch.Tensor, weight: Linear, out: torch.Tensor, rows: int) -> None:
         gate, up = _product(x[:rows], weight).float().chunk(2, dim=1)
-        out[:rows] = (F.silu(gate) * up).to(out.dtype)
+        out[:rows] = (_activated(gate, weight.gated) * up).to(out.dtype)
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, residual: torch.Tensor, rows: int) -> None:
         residual[:rows] = table[ids.to(table.device, torch.int64)].float()
@@ -63,14 +66,21 @@ class TorchOps:
         queries: torch.Tensor,
         kv: LayerKV,
         batch: Batch,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
         shape: ModelShape,
     ) -> None:
         device = qkv.device
         size = shape.head_size
         split = [shape.heads * size, shape.kv_heads * size, shape.kv_heads * size]
-        q, k, v = (part.view(batch.rows, -1, size).float() for part in torch.split(qkv[: batch.rows], split, dim=1))
-        queries[: batch.rows] = (_rotate(q, rope, batch.positions) * size**-0.5).reshape(batch.rows, -1)
+        joined, rope = qkv[: batch.rows].float(), attention.rope
+        if attention.bias is not None:
+            joined = joined + attention.bias
+        q, k, v = (part.view(batch.rows, -1, size) for part in torch.split(joined, split, dim=1))
+        if attention.head_norm is not None:
+            q, k = (
+                _rms_norm(part, weight, shape.norm_eps) for part, weight in zip((q, k), attention.head_norm.chunk(2))
+            )
+        queries[: batch.rows] = (_rotate(q, rope, batch.positions) * attention.scale).reshape(batch.rows, -1)
         slots = torch.from_numpy(batch.slots).to(device)
         kv_codec.write(kv, slots, _rotate(k, rope, batch.key_positions), v, shape)
 
@@ -79,6 +89,7 @@ class TorchOps:
         queries: torch.Tensor,
         kv: LayerKV,
         batch: Batch,
+        attention: Attention,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
@@ -92,7 +103,10 @@ class TorchOps:
             k, v = (part.transpose(0, 1) for part in kv_codec.read(kv, own, shape))
             q = queries[rows].view(len(rows), shape.heads, shape.head_size).transpose(0, 1)
             scores = q @ k.repeat_interleave(group, dim=0).transpose(1, 2)
-            hidden = torch.arange(k.shape[1], device=queries.device) > positions.unsqueeze(1)
+            places = torch.arange(k.shape[1], device=queries.device)
+            hidden = places > positions.unsqueeze(1)
+            if attention.window is not None:
+                hidden |= places <= positions.unsqueeze(1) - attention.window
             weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
             attended = weights @ v.repeat_interleave(group, dim=0)
             out[rows] = attended.transpose(0, 1).reshape(len(rows), -1).to(out.dtype)
@@ -103,7 +117,7 @@ class TorchOps:
         kv: LayerKV,
         batch: Batch,
         windowed: WindowedRows,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
         out: torch.Tensor,
         shape: ModelShape,
     ) -> None:
@@ -115,7 +129,7 @@ class TorchOps:
             seen = np.concatenate([np.arange(min(sinks, token + 1)), windowed.ring_at[i] * BLOCK_TOKENS + ring])
             slots = tables[batch.sequences[row], seen // BLOCK_TOKENS] * BLOCK_TOKENS + seen % BLOCK_TOKENS
             k, v = kv_codec.read(kv, torch.from_numpy(slots).to(queries.device), shape)
-            k = _rotate(k, rope, np.arange(len(seen)))
+            k = _rotate(k, attention.rope, np.arange(len(seen)))
             q = queries[row].view(shape.kv_heads, group, size)
             weights = torch.einsum("hgd,nhd->hgn", q, k).softmax(dim=-1)
             out[row] = torch.einsum("hgn,nhd->hgd", weights, v).reshape(-1).to(out.dtype)
@@ -129,10 +143,14 @@ def _rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Te
     return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon) * weight.float()
 
 
-def _rotate(
-    x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], positions: npt.NDArray[np.integer[Any]]
-) -> torch.Tensor:
+def _activated(gate: torch.Tensor, activation: int) -> torch.Tensor:
+    return F.gelu(gate, approximate="tanh") if activation == GELU_TANH else F.silu(gate)
+
+
+def _rotate(x: torch.Tensor, rope: RopeTables | None, positions: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
     """Rotate x [rows, heads, size] by the position of each row."""
+    if rope is None:
+        return x
     at = torch.from_numpy(positions).to(x.device, torch.int64)
     cosine, sine = (table[at].unsqueeze(1) for table in rope)
     first, second = x.chunk(2, dim=-1)

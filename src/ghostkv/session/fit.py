@@ -113,7 +113,8 @@ def whole_fits(budget: SegmentBudget, capabilities: Capabilities, *, prompt: int
 
 def _check_window(window: Window, capabilities: Capabilities) -> None:
     ring = Ring(window, capabilities.block_tokens)
-    ring.check_fits(pool_tokens(capabilities) // capabilities.block_tokens, capabilities.max_context)
+    blocks = pool_tokens(capabilities) // capabilities.block_tokens
+    ring.check_fits(blocks, capabilities.max_context, capabilities.max_window)
 
 
 def _constants(budget: SegmentBudget) -> str:

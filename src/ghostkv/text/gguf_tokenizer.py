@@ -17,12 +17,27 @@ from ghostkv.text.tokenizer import Tokenizer
 
 _CONTROL, _USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
 
+# The split of Llama 3 (its tokenizer.json), by how many digits stand together; Qwen 2 took it over.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _words(digits: str) -> pre_tokenizers.PreTokenizer:
+    split = pre_tokenizers.Split(tokenizers.Regex(_WORDS.format(digits=digits)), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
 _PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
     "smollm": lambda: pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     ),
+    "llama-bpe": lambda: _words("{1,3}"),
+    "qwen2": lambda: _words(""),
 }
+_WHOLE_WORDS = ("llama-bpe",)  # a word that is a token is not divided; prompts begin with BOS unless the file says no
 
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _END_NAMES = (
@@ -55,7 +70,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], file: str) -> Tokenizer:
     types = _integers(metadata, "token_type", file)
     if len(types) != len(tokens):
         raise ModelError(f"{file}: tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens")
-    inner = _bpe(tokens, _strings(metadata, "merges", file), file)
+    inner = _bpe(tokens, _strings(metadata, "merges", file), file, whole_words=pre in _WHOLE_WORDS)
     inner.pre_tokenizer = _PRE_TOKENIZERS[pre]()
     inner.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL]
@@ -64,16 +79,17 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], file: str) -> Tokenizer:
     inner.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in defined])
     keyed = [_optional(metadata, key, int, file) for key in _END_KEYS]
     ends = [i for i in keyed if i is not None] + [tokens.index(name) for name in _END_NAMES if name in control]
+    add_bos = _optional(metadata, "add_bos_token", bool, file)
     return Tokenizer(
         inner,
         bos_id=_optional(metadata, "bos_token_id", int, file),
         eos_ids=ends,
-        add_bos=bool(_optional(metadata, "add_bos_token", bool, file)),
+        add_bos=pre in _WHOLE_WORDS if add_bos is None else add_bos,
         name=file,
     )
 
 
-def _bpe(tokens: Sequence[str], merges: Sequence[str], file: str) -> tokenizers.Tokenizer:
+def _bpe(tokens: Sequence[str], merges: Sequence[str], file: str, *, whole_words: bool) -> tokenizers.Tokenizer:
     vocabulary = {token: i for i, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         raise ModelError(f"{file}: tokenizer.ggml.tokens holds a token twice")
@@ -83,7 +99,7 @@ def _bpe(tokens: Sequence[str], merges: Sequence[str], file: str) -> tokenizers.
         if not (left and right and left in vocabulary and right in vocabulary and left + right in vocabulary):
             raise ModelError(f"{file}: tokenizer.ggml.merges holds {merge!r}, which the vocabulary does not allow")
         pairs.append((left, right))
-    return tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    return tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=whole_words))
 
 
 def _optional(metadata: Mapping[str, object], key: str, kind: type[_T], file: str) -> _T | None:
