@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from checkpoints import write_gguf_checkpoint, write_hf_checkpoint
+from databases import Cluster, cluster
 from fakes import Script
 from ghostkv.config import EngineConfig, ServerConfig
 from ghostkv.launch import engine_config, open_worker
@@ -85,6 +86,13 @@ def small_worker(small_hf: Path) -> Iterator[Worker]:
     worker = open_worker(str(small_hf), engine_config(kv_budget="4MiB", dtype="float32", max_session_tokens=2000))
     yield worker
     worker.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """A PostgreSQL server for the tests that ask for one."""
+    with cluster() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from capsules import capsules, go_on, with_short_segments
+from databases import Cluster
 from ghostkv.cli import app
 from ghostkv.request import Sampling, Token
+from ghostkv.session.calls import CallRecord
 from ghostkv.session.capsule import Capsule
+from ghostkv.session.manifest import Manifest
 from ghostkv.session.sqlite_store import SqliteStore
+from ghostkv.session.stores import open_store
 from ghostkv.session.turn import Output, Turn
 from ghostkv.session.worker import Worker
 
@@ -26,6 +30,10 @@ TURN = Turn(
     tenant="t",
     residency="segment",
 )
+
+
+def of(model: Path) -> list[object]:
+    return ["--model", model, "--dtype", "float32", "--kv-budget", "4MiB"]
 
 
 def said(*arguments: object) -> tuple[int, str]:
@@ -43,7 +51,9 @@ def path(tmp_path: Path, small_worker: Worker) -> Path:
     return tmp_path / "store.db"
 
 
-def test_a_session_moves_to_another_store_and_goes_on(path: Path, tmp_path: Path, small_worker: Worker) -> None:
+def test_a_session_moves_to_another_store_and_goes_on(
+    path: Path, tmp_path: Path, small_worker: Worker, small_hf: Path
+) -> None:
     worker = with_short_segments(small_worker)
     expected, _ = capsules(worker, TURN, worker.named)
     code, listed = said("list", path)
@@ -54,8 +64,8 @@ def test_a_session_moves_to_another_store_and_goes_on(path: Path, tmp_path: Path
     assert shown["output_tokens"] == line["output_tokens"] > 60 and shown["manifest"] == dict(worker.named.parts)
     capsule, other = tmp_path / "s.capsule", tmp_path / "other.db"
     assert said("export", path, "s", capsule)[0] == 0 and capsule.stat().st_mode & 0o777 == 0o600
-    assert said("import", other, capsule, "--name", "moved") == (0, "moved\n")
-    assert said("import", other, capsule, "--name", "moved")[0] == 1
+    assert said("import", other, capsule, "--name", "moved", *of(small_hf)) == (0, "moved\n")
+    assert said("import", other, capsule, "--name", "moved", *of(small_hf))[0] == 1
     store = SqliteStore(other, 2**24)
     [stored] = store.load(worker.named)
     store.close()
@@ -63,12 +73,83 @@ def test_a_session_moves_to_another_store_and_goes_on(path: Path, tmp_path: Path
     assert go_on(worker, stored.found) == expected
 
 
-def test_what_is_wrong_is_said_in_a_line(path: Path, tmp_path: Path) -> None:
+def test_an_export_is_sealed_with_the_shared_secret(path: Path, tmp_path: Path, small_hf: Path) -> None:
+    """Changed, with another secret, without one where there is one and the other way round: nothing is taken."""
+    secrets = [tmp_path / "one", tmp_path / "two"]
+    for index, file in enumerate(secrets):
+        file.write_text(f"secret number {index}, long enough\n")
+    one, two = (("--capsule-secret-file", file) for file in secrets)
+    sealed, open_, other = tmp_path / "sealed", tmp_path / "open", tmp_path / "other.db"
+    assert said("export", path, "s", sealed, *one)[0] == said("export", path, "s", open_)[0] == 0
+    assert sealed.read_bytes().endswith(open_.read_bytes()) and sealed.read_bytes() != open_.read_bytes()
+    changed = tmp_path / "changed"
+    data = sealed.read_bytes()
+    changed.write_bytes(data[:-9] + bytes((data[-9] ^ 1,)) + data[-8:])
+    for file, options, why in (
+        (sealed, two, "not sealed with this"),
+        (changed, one, "not sealed with this"),
+        (open_, one, "not sealed with this"),
+        (sealed, (), "add --capsule-secret-file"),
+    ):
+        code, told = said("import", other, file, *options, *of(small_hf))
+        assert code == 1 and why in told.replace("\n", " "), told
+        assert not other.exists()
+    short = tmp_path / "short"
+    short.write_text("short")
+    assert "at least 16" in said("export", path, "s", sealed, "--capsule-secret-file", short)[1]
+    assert said("import", other, sealed, *one, *of(small_hf)) == (0, "s\n")
+
+
+def test_an_import_is_held_against_the_model(path: Path, tmp_path: Path, small_worker: Worker, small_hf: Path) -> None:
+    """As what a peer sends: its checksum is right, its values are not."""
+    _, steps = capsules(with_short_segments(small_worker), TURN, small_worker.named)
+    capsule, answering = steps[-5], steps[-5].answering
+    assert answering is not None
+    turn = answering.turn
+    wrong = {
+        "vocabulary": replace(capsule, answering=replace(answering, prompt=(10**6,))),
+        "max_tokens": replace(capsule, answering=replace(answering, turn=replace(turn, max_tokens=10**6))),
+        "record.created": replace(capsule, record=replace(capsule.record, created="now")),  # type: ignore[arg-type]
+        "digest": replace(capsule, record=replace(capsule.record, calls=(CallRecord("c", "a", "now", "{}"),))),
+        "model is other": replace(capsule, manifest=Manifest((("model", "other"),))),
+    }
+    for why, made in wrong.items():
+        (tmp_path / "file").write_bytes(made.encode())
+        code, told = said("import", tmp_path / "other.db", tmp_path / "file", *of(small_hf))
+        assert code == 1 and why in told.replace("\n", " "), told
+    assert not (tmp_path / "other.db").exists()
+
+
+@pytest.mark.postgres
+def test_a_database_is_looked_into_while_a_server_has_it(
+    postgres: Cluster, path: Path, tmp_path: Path, small_hf: Path
+) -> None:
+    url, capsule = postgres.database(), tmp_path / "capsule"
+    said("export", path, "s", capsule)
+    assert said("import", url, capsule, *of(small_hf)) == (0, "s\n")
+    server = open_store(url)
+    assert len(list(server.load(stored_manifest(path)))) == 1
+    assert json.loads(said("list", url)[1])["id"] == "s" and json.loads(said("show", url, "s")[1])["id"] == "s"
+    code, told = said("delete", url, "s")
+    assert code == 1 and "another server" in told
+    server.close()
+    assert said("delete", url, "s") == (0, "") and said("list", url) == (0, "")
+
+
+def stored_manifest(path: Path) -> Manifest:
+    store = SqliteStore(path, 2**24)
+    [stored] = store.load(None)
+    store.close()
+    assert isinstance(stored.found, Capsule)
+    return stored.found.manifest
+
+
+def test_what_is_wrong_is_said_in_a_line(path: Path, tmp_path: Path, small_hf: Path) -> None:
     assert said("show", tmp_path / "absent.db", "s")[0] == 1 and not (tmp_path / "absent.db").exists()
     assert "there is no session 'x'" in said("show", path, "x")[1]
     broken = tmp_path / "broken"
-    broken.write_bytes(b"GKC\x01" + b"x" * 90)
-    assert "checksum differs" in said("import", path, broken)[1]
+    broken.write_bytes(b"GKC\x02" + b"x" * 90)
+    assert "checksum differs" in said("import", path, broken, *of(small_hf))[1]
     assert said("delete", path, "s") == (0, "") and said("list", path) == (0, "")
 
 
@@ -78,7 +159,7 @@ def test_fork_and_replay(tmp_path: Path, small_hf: Path, small_worker: Worker) -
         "t", Sampling(temperature=0.9, seed=4), 210, prompt=tuple(range(40, 70)), ignore_eos=True, residency="segment"
     )
     expected, steps = capsules(small_worker, turn, small_worker.named)
-    path, options = tmp_path / "store.db", ["--model", small_hf, "--dtype", "float32", "--kv-budget", "4MiB"]
+    path, options = tmp_path / "store.db", of(small_hf)
     store = SqliteStore(path, 2**24)
     store.keep(("", "s"), steps[-3]).result(20)
     store.close()

@@ -19,6 +19,7 @@ GhostError
 ├── SessionBusy         409  its last answer is being read; one writer at a time
 ├── RecordRefused       409  a stored session that is damaged, was made elsewhere, or is of a newer form
 ├── StoreError          503  what is to be kept cannot be written: the disk is full, the file is gone
+│   └── SessionElsewhere        409  another server on the same store is answering in the session
 ├── Interrupted         409  an answer that another request, or nobody's interest, ended before it was complete
 ├── DeadlineExceeded    408  the answer was not complete when the request's deadline passed
 ├── Overloaded          429  the waiting line is full; try again later
@@ -193,6 +194,13 @@ class StoreError(GhostError):
 
     http_status = 503
     code = "store_unavailable"
+
+
+class SessionElsewhere(StoreError):
+    """Another server on the same store answers in the session, or has taken it over."""
+
+    http_status = 409
+    code = "session_elsewhere"
 
 
 class Interrupted(GhostError):

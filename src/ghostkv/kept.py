@@ -1,4 +1,8 @@
-"""The commands `ghostkv sessions ...`: what a store has, shown, taken out and put in, while no server has it open."""
+"""The commands `ghostkv sessions ...`: what a store has, shown, taken out and put in.
+
+No server may have a file open meanwhile. A database may be looked into at any time; a session that a server is
+answering in is not touched.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +18,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ghostkv.errors import ConfigError, GhostError, SessionExists, SessionNotFound
+from ghostkv.errors import ConfigError, GhostError, RecordRefused, SessionExists, SessionNotFound
 from ghostkv.options import DEFAULTS, Budget, Dtype, KVDtype, Model
 
 if TYPE_CHECKING:
     from ghostkv.session.capsule import Capsule
     from ghostkv.session.manifest import Manifest
-    from ghostkv.session.sqlite_store import SqliteStore
-    from ghostkv.session.store import Stored
+    from ghostkv.session.store import Store, Stored
     from ghostkv.session.worker import Worker
 
-app = typer.Typer(no_args_is_help=True, help="Look into a store of sessions, while no server has it open.")
+app = typer.Typer(no_args_is_help=True, help="Look into a store of sessions; into a file, while no server has it open.")
 
-Store = Annotated[Path, typer.Argument(help="The store's file.")]
+Place = Annotated[str, typer.Argument(metavar="STORE", help="The store's file, or postgresql://….")]
 Session = Annotated[str, typer.Argument(help="The session's id.")]
 Owner = Annotated[str | None, typer.Option("--tenant", help="Whose, where several tenants have one of this id.")]
 File = Annotated[Path, typer.Argument(help="The capsule.")]
-_MOST_BYTES = 2**40  # whatever the server's limit is
+SecretFile = Annotated[
+    Path | None,
+    typer.Option("--capsule-secret-file", help="File of the secret that seals it, as for capsules between servers."),
+]
+_MOST = "1024GiB"  # whatever the server's limit is
+_PURPOSE = "export"
 
 
 @app.command("list")
-def list_sessions(store: Store) -> None:
+def list_sessions(store: Place) -> None:
     """The sessions, the one that was written last at the end; as lines of JSON."""
     with _opened(store) as opened:
         for stored in opened.load(None):
@@ -42,7 +50,7 @@ def list_sessions(store: Store) -> None:
 
 
 @app.command()
-def show(store: Store, session: Session, tenant: Owner = None) -> None:
+def show(store: Place, session: Session, tenant: Owner = None) -> None:
     """All that is known of one, but for the text of its messages; as JSON."""
     from ghostkv.server.session_view import whole_session
     from ghostkv.session.fork import boundaries
@@ -56,11 +64,20 @@ def show(store: Store, session: Session, tenant: Owner = None) -> None:
 
 @app.command("export")
 def export_session(
-    store: Store, session: Session, file: Annotated[Path, typer.Argument()], tenant: Owner = None
+    store: Place,
+    session: Session,
+    file: Annotated[Path, typer.Argument()],
+    tenant: Owner = None,
+    capsule_secret_file: SecretFile = None,
 ) -> None:
     """Write one to a file, whole: as a capsule, which `import` takes. It has all that was said: keep it like that."""
+    from ghostkv.server.secret import read_secret
+    from ghostkv.session.travel import sealed
+
+    secret = read_secret(capsule_secret_file)
     with _opened(store) as opened:
         data = _usable(_one(opened, session, tenant)).encode()
+    data = sealed(data, secret, _PURPOSE) if secret else data
     file.touch(mode=0o600)
     file.write_bytes(data)
     typer.echo(f"{len(data)} bytes")
@@ -68,19 +85,24 @@ def export_session(
 
 @app.command("import")
 def import_session(
-    store: Store,
+    store: Place,
     file: File,
     name: Annotated[str, typer.Option(help="An id in place of its own.")] = "",
+    capsule_secret_file: SecretFile = None,
+    model: Model = "smollm2",
+    dtype: Dtype = DEFAULTS.dtype,
+    kv_dtype: KVDtype = DEFAULTS.kv_dtype,
+    kv_budget: Budget = "512MiB",
 ) -> None:
-    """Put a capsule into a store. A server that finds it on another manifest refuses it, and says what differs."""
+    """Put a capsule into a store, if a server of this model could go on from it; says what is wrong or differs."""
     from dataclasses import replace
 
-    from ghostkv.session.capsule import Capsule
+    from ghostkv.server.secret import read_secret
+    from ghostkv.session.travel import arrived
 
-    try:
-        capsule = Capsule.decode(file.read_bytes(), None)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
+    data = _unsealed(file, read_secret(capsule_secret_file))
+    with _worker(model, dtype, kv_dtype, kv_budget) as worker:
+        capsule = arrived(data, worker.named, worker)
     capsule = replace(capsule, record=replace(capsule.record, id=name or capsule.record.id))
     key = (capsule.record.tenant, capsule.record.id)
     with _opened(store, new=True) as opened:
@@ -91,7 +113,7 @@ def import_session(
 
 
 @app.command()
-def delete(store: Store, session: Session, tenant: Owner = None) -> None:
+def delete(store: Place, session: Session, tenant: Owner = None) -> None:
     """Erase one, usable or not."""
     with _opened(store) as opened:
         opened.forget(_one(opened, session, tenant).key).result()
@@ -99,7 +121,7 @@ def delete(store: Store, session: Session, tenant: Owner = None) -> None:
 
 @app.command()
 def fork(
-    store: Store,
+    store: Place,
     session: Session,
     at: Annotated[int | None, typer.Option(min=0, help="Index of a boundary, see show; default: the last.")] = None,
     name: Annotated[str, typer.Option(help="The new session's id.")] = "",
@@ -124,7 +146,7 @@ def fork(
 
 @app.command()
 def replay(
-    store: Store,
+    store: Place,
     session: Session,
     tenant: Owner = None,
     model: Model = "smollm2",
@@ -166,26 +188,46 @@ def _worker(model: str, dtype: str, kv_dtype: str, kv_budget: str) -> Iterator[W
         worker.close()
 
 
-@contextmanager
-def _opened(path: Path, *, new: bool = False) -> Iterator[SqliteStore]:
-    from ghostkv.session.sqlite_store import SqliteStore
+def _unsealed(file: Path, secret: bytes) -> bytes:
+    """The capsule in a file. Raises RecordRefused for one that is sealed otherwise than `secret` says."""
+    from ghostkv.session.travel import is_sealed, unsealed
 
-    if not new and not path.is_file():
-        raise ConfigError(f"there is no store {path}")
-    store = SqliteStore(path, _MOST_BYTES)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    if secret:
+        return unsealed(data, secret, _PURPOSE)
+    if is_sealed(data):
+        raise RecordRefused(f"{file} is sealed with a secret: add --capsule-secret-file")
+    return data
+
+
+@contextmanager
+def _opened(place: str, *, new: bool = False) -> Iterator[Store]:
+    from ghostkv.session.stores import is_address, open_store
+
+    if not new and not is_address(place) and not Path(place).is_file():
+        raise ConfigError(f"there is no store {place}")
+    store = open_store(place, most=None if is_address(place) else _MOST)
     try:
         yield store
     finally:
         store.close()
 
 
-def _one(store: SqliteStore, session: str, tenant: str | None, here: Manifest | None = None) -> Stored:
-    found = [each for each in store.load(here) if each.key[1] == session and tenant in (None, each.key[0])]
+def _one(store: Store, session: str, tenant: str | None, here: Manifest | None = None) -> Stored:
+    """Only looked at, it stays whose it is. Raises RecordRefused where it is not of the manifest `here`."""
+    from ghostkv.session.capsule import Capsule, check_manifest
+
+    found = [each for each in store.load(None) if each.key[1] == session and tenant in (None, each.key[0])]
     if len(found) > 1:
         owners = ", ".join(repr(each.key[0]) for each in found)
         raise ConfigError(f"several tenants have a session {session!r}: add --tenant, one of {owners}")
     if not found:
         raise SessionNotFound(f"there is no session {session!r}")
+    if isinstance(capsule := found[0].found, Capsule):
+        check_manifest(capsule.manifest, here)
     return found[0]
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _MODEL = "smollm2"
 """The model that is served where none is named."""
-_LEAST_SECRET = 16  # bytes
 _KEPT_S = 30 * 86_400.0
 """Seconds that a session is kept in a store after its last use."""
 
@@ -123,9 +122,25 @@ def serve(
         float, typer.Option(metavar="SECONDS", help="A session's answer that nobody reads goes on for so long.")
     ] = SERVER_DEFAULTS.sessions.grace_s,
     store: Annotated[
-        Path | None, typer.Option(help="File in which sessions outlive this process; it is made if absent.")
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            envvar="GHOSTKV_STORE",
+            help="File in which sessions outlive this process, made if absent; or postgresql://…, which several "
+            "servers may share.",
+        ),
     ] = None,
-    store_size: Annotated[str, typer.Option(metavar="SIZE", help="Most that the store may take.")] = "4GiB",
+    store_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Most that the file may take.", show_default="4GiB")
+    ] = None,
+    store_lease: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Of a shared store: a server that is not heard of for so long loses its sessions to others.",
+            show_default="15",
+        ),
+    ] = None,
     resume_after: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="After so long a start answers go on that broke off and nobody reads."),
@@ -150,6 +165,7 @@ def serve(
         from ghostkv.page.live import Live
         from ghostkv.server.key_file import read_access
         from ghostkv.server.peer import Peers
+        from ghostkv.server.secret import read_secret
         from ghostkv.server.serve import listen
         from ghostkv.server.serve import serve as run
     except ImportError as error:
@@ -180,13 +196,23 @@ def serve(
     )
     if upstream is not None and worker:
         raise ConfigError("--upstream is one engine: it cannot be had with --worker")
-    peers = Peers(tuple(peer or ()), _secret(capsule_secret_file))
+    peers = Peers(tuple(peer or ()), read_secret(capsule_secret_file))
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
     phases.end("imports")
-    with listen(host, port) as bound, _opened(store, store_size, worker) as kept, Progress() as progress:
+    with (
+        listen(host, port) as bound,
+        _opened(store, store_size, store_lease, worker) as kept,
+        Progress() as progress,
+    ):
         if not access.keys and host not in ("127.0.0.1", "::1", "localhost"):
             typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
+        if store is not None and upstream is not None:
+            typer.echo(
+                "warning: over --upstream an answer that broke off goes on from what is stored, but what follows may "
+                "be other tokens than those that its client has read: no answer there is exact",
+                err=True,
+            )
         live = Live()
         stepped = live.stepped if page else lambda worker, trace: None
         if upstream is None:
@@ -224,19 +250,6 @@ def _over(url: str, model: str | None, config: EngineConfig, key: str, upstream_
     return open_upstream(url, config, model=model, key=key, upstream_model=upstream_model, announce=announce)
 
 
-def _secret(file: Path | None) -> bytes:
-    """The shared secret; empty without a file. Raises ConfigError."""
-    if file is None:
-        return b""
-    try:
-        secret = file.read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    if len(secret) < _LEAST_SECRET:
-        raise ConfigError(f"{file} has {len(secret)} bytes, but a secret needs at least {_LEAST_SECRET}")
-    return secret
-
-
 def drain(
     to: Annotated[str, typer.Option(metavar="URL", help="The peer that takes the sessions over.")],
     server: Annotated[
@@ -266,7 +279,7 @@ def drain(
         raise ConfigError(f"{server} cannot be reached: {error}") from error
 
 
-def _idle(seconds: float | None, store: Path | None) -> float:
+def _idle(seconds: float | None, store: str | None) -> float:
     """How long a session is kept that nobody uses."""
     if seconds is not None:
         return seconds
@@ -274,16 +287,21 @@ def _idle(seconds: float | None, store: Path | None) -> float:
 
 
 @contextmanager
-def _opened(store: Path | None, most: str, others: list[str] | None) -> Iterator[Store | None]:
+def _opened(
+    store: str | None, most: str | None, lease_s: float | None, others: list[str] | None
+) -> Iterator[Store | None]:
     """The store, before a model is loaded; closed after everything else. Raises ConfigError."""
     if store is None:
         yield None
         return
     if others:
-        raise ConfigError("--store keeps the sessions of one worker: it cannot be had with --worker")
-    from ghostkv.session.sqlite_store import SqliteStore
+        raise ConfigError(
+            "--store cannot be had with --worker: which worker a segment goes to depends on load and is not committed "
+            "before its tokens are said, so that after a crash other tokens could follow those"
+        )
+    from ghostkv.session.stores import open_store
 
-    kept = SqliteStore(store, parse_bytes(most))
+    kept = open_store(store, most=most, lease_s=lease_s)
     try:
         yield kept
     finally:

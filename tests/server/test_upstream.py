@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ghostkv.errors import ConfigError
 from ghostkv.launch import engine_config, open_upstream
+from ghostkv.session.sqlite_store import SqliteStore
 from services import Service, serving, until
 from stub_upstream import StubUpstream, stubbed
 
@@ -107,6 +109,30 @@ def test_a_client_that_leaves_ends_the_upstreams_work(front: Service, small: Ser
     idle = small.worker.stats
     assert idle is not None and until(lambda: idle().running == 0)
     assert front.worker.stats is not None and front.worker.stats().running == 0
+
+
+def test_a_stored_answer_that_goes_on_says_that_it_is_not_exact(small: Service, small_hf: Path, tmp_path: Path) -> None:
+    """Only what is stored stays as it was read; so the reply, its fingerprint and the start say what it is worth."""
+    asked = BODY | {"max_tokens": 400, "ignore_eos": True, "stream": True, "ghostkv": {"session": "s"}}
+    known = ""
+    for restart in (False, True):
+        store = SqliteStore(tmp_path / "store.db", 2**26)
+        worker = open_upstream(small.url, engine_config(max_session_tokens=4000), model=str(small_hf))
+        with serving(worker, store=store) as front:
+            if not restart:
+                front.http.post("/v1/sessions", json={"id": "s"})
+                with front.http.stream("POST", "/v1/chat/completions", json=asked) as reply:
+                    assert reply.status_code == 200, reply.read()
+                    next(line for line in reply.iter_lines() if line == "id: 30")
+                capsule = store.held(("", "s")).result(20)
+                assert capsule is not None and dict(capsule.manifest.parts)["model"] == "upstream:small"
+                known = front.worker.manifest
+            else:
+                text = front.http.get("/v1/sessions/s/stream", params={"from": 0}).text
+                frames = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
+                assert "error" not in frames[-1] and frames[-1]["ghostkv"]["exact"] is False
+                assert {frame["system_fingerprint"] for frame in frames} == {known} != {small.worker.manifest}
+        store.close()
 
 
 def test_another_tokenizer_is_noticed(small_hf: Path) -> None:

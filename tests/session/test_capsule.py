@@ -232,8 +232,8 @@ def test_a_foreign_or_newer_capsule_is_refused_by_name(answered: Answered) -> No
         Capsule.decode(data, Manifest((("model", "m"), ("torch", "2.14"))))
     with pytest.raises(RecordRefused, match="ghostkv is not named, here 9"):
         Capsule.decode(data, Manifest((*HERE.parts, ("ghostkv", "9"))))
-    with pytest.raises(RecordRefused, match="version 2, but this build reads version 1"):
-        Capsule.decode(data[:3] + b"\x02" + data[4:], HERE)
+    with pytest.raises(RecordRefused, match="version 3, but this build reads version 2"):
+        Capsule.decode(data[:3] + b"\x03" + data[4:], HERE)
 
 
 texts = st.text(st.characters(exclude_categories=())) | st.just("\ud800\x00é")

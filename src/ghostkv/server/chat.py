@@ -45,7 +45,7 @@ def chat_routes(serving: Serving) -> APIRouter:
         """Answer a conversation."""
         asked = await parse(request, ChatRequest)
         check_model(worker, asked.model)
-        joined = Joined.of(serving, request, asked, CHAT)
+        joined = await Joined.of(serving, request, asked, CHAT)
         asked = asked if joined is None else joined.settled(asked)
         envelope = chat_envelope(worker, f"chatcmpl-{uuid4().hex}", asked)
         tenant = tenant_of(request)
@@ -58,7 +58,8 @@ def chat_routes(serving: Serving) -> APIRouter:
         answers = await unless_gone(
             request, collect(serving, turns) if joined is None else joined.collect(envelope, turns)
         )
-        return JSONResponse(whole(envelope, _writers(worker, asked, envelope.id), answers, residency))
+        reply = whole(envelope, _writers(worker, asked, envelope.id), answers, residency)
+        return JSONResponse(reply if joined is None else joined.reported(reply))
 
     return router
 

@@ -44,7 +44,7 @@ def completion_routes(serving: Serving) -> APIRouter:
         """Continue raw prompts."""
         asked = await parse(request, CompletionRequest)
         check_model(worker, asked.model)
-        joined = Joined.of(serving, request, asked, COMPLETIONS)
+        joined = await Joined.of(serving, request, asked, COMPLETIONS)
         asked = asked if joined is None else joined.settled(asked)
         envelope = completion_envelope(worker, f"cmpl-{uuid4().hex}", asked)
         tenant = tenant_of(request)
@@ -60,7 +60,8 @@ def completion_routes(serving: Serving) -> APIRouter:
             request, collect(serving, turns) if joined is None else joined.collect(envelope, turns)
         )
         # Off the event loop: the log-probabilities of a long prompt are many objects.
-        return JSONResponse(await asyncio.to_thread(whole, envelope, writers(), answers, residency))
+        reply = await asyncio.to_thread(whole, envelope, writers(), answers, residency)
+        return JSONResponse(reply if joined is None else joined.reported(reply))
 
     return router
 

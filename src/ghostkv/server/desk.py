@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 
-from ghostkv.errors import GhostError, SessionBusy, StoreError
+from ghostkv.errors import GhostError, SessionBusy, SessionNotFound, StoreError
 from ghostkv.server.keeping import Keeping
 from ghostkv.server.running import Feed, Reading, Running, Send
+from ghostkv.session.calls import CallRecord
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.chain import Carried, Closed
 from ghostkv.session.record import NewTurn, SessionRecord, Status, TurnRecord
@@ -46,8 +48,35 @@ class Desk:
             raise
         return record
 
+    async def claim(self, key: Key) -> None:
+        """Have a session here as it stands in the store, if this server shares that with others.
+
+        Raises SessionElsewhere while another answers in it, StoreError. Of one that is nowhere nothing is here then.
+        """
+        if key in self._running:
+            return
+        try:
+            found = await self._keeping.claim(key)
+        except SessionNotFound:
+            if key not in self._running:
+                self._drop(key)
+            return
+        if found is None or key in self._running:
+            return
+        self._drop(key)
+        if isinstance(found.found, Capsule):
+            self.take_in(found.found, 0.0)
+        else:
+            self.table.refuse(key, found.found)
+
+    def _drop(self, key: Key) -> None:
+        self._unfinished.pop(key, None)
+        with suppress(SessionNotFound):
+            self.table.delete(key)
+
     async def held(self, key: Key) -> Capsule:
         """What a session can go on from. Raises SessionNotFound, Unsupported, RecordRefused."""
+        await self.claim(key)
         self.table.get(key)
         return await self._keeping.held(key)
 
@@ -94,6 +123,13 @@ class Desk:
         self.table.restore(capsule.record, age_s)
         if capsule.record.running:
             self._unfinished[capsule.record.tenant, capsule.record.id] = capsule
+
+    def take_over(self, capsule: Capsule, age_s: float) -> None:
+        """A session of another server that is gone; what was here of it is older."""
+        key = capsule.record.tenant, capsule.record.id
+        if key not in self._running:
+            self._drop(key)
+            self.take_in(capsule, age_s)
 
     def broken_off(self, key: Key) -> Capsule | None:
         """What is kept of an answer that may go on."""
@@ -165,6 +201,16 @@ class Desk:
         live = running is not None and running.record.id == record.id
         return Reading(record, running if live else None)
 
+    def unsettled(self, key: Key, answer: str) -> tuple[CallRecord, ...]:
+        """What whoever reads an answer is told before it: unsettled calls that were given out before it began.
+
+        Of one that went on after a restart also its own, of which nobody knows whether their client has them.
+        """
+        record, running = self.table.get(key), self._running.get(key)
+        earlier = {turn.id for turn in takewhile(lambda turn: turn.id != answer, record.turns)}
+        given = running.given if running is not None and running.record.id == answer else frozenset[str]()
+        return tuple(call for call in record.unsettled if call.answer in earlier or call.id in given)
+
     async def reread(self, key: Key, answer: str) -> Reading:
         """Read an answer of the session that was asked for before; one that broke off goes on."""
         await self.rejoin(key)
@@ -179,6 +225,7 @@ class Desk:
 
     async def delete(self, key: Key) -> None:
         """End the session's answer and forget it. Raises SessionNotFound, and StoreError where it is not erased."""
+        await self.claim(key)
         self.table.check(key)
         forgotten = False
         while not forgotten or key in self._running:  # one may begin while this waits

@@ -35,6 +35,13 @@ class BoundaryDecision(BaseModel):
     waiting: int = Field(description="requests in line")
 
 
+class UnsettledCall(BaseModel):
+    """A tool call that was given out and whose result nobody has brought: it may have had its effect or not."""
+
+    id: str
+    name: str = Field(description="of the function")
+
+
 class ReplyExtension(BaseModel):
     """What ghostkv says about answers.
 
@@ -64,6 +71,11 @@ class ReplyExtension(BaseModel):
     payload_dropped: int = Field(description="facts let go for the payload's byte budget")
     discarded_tokens: int | None = Field(default=None, description="generated for parts of a plan that were not needed")
     plan: dict[str, Any] | None = Field(default=None, description="the plan that was followed, and where it came from")
+    unsettled: list[UnsettledCall] | None = Field(
+        default=None,
+        description="in a session: tool calls of earlier answers, or given out before a restart, whose results nobody "
+        "has brought. A stream says it in its first event",
+    )
 
 
 def reply_extension(ends: Sequence[Finished], residency: str, manifest: str) -> dict[str, Any]:

@@ -17,13 +17,15 @@ from ghostkv.errors import InvalidRequest
 from ghostkv.request import Message
 from ghostkv.server.access import tenant_of
 from ghostkv.server.answers import Answer, Answers, gathered
-from ghostkv.server.envelope import Envelope
+from ghostkv.server.envelope import Envelope, Json
 from ghostkv.server.numbered import Numbered
 from ghostkv.server.once import answered, once_of
+from ghostkv.server.reported import Reported, reporting
 from ghostkv.server.running import Reading
 from ghostkv.server.schema import GenerationRequest
 from ghostkv.server.serving import Serving
 from ghostkv.server.stream import EventStream, Score
+from ghostkv.session.calls import CallRecord
 from ghostkv.session.record import NewTurn, SessionRecord, answer_bytes
 from ghostkv.session.turn import Turn
 
@@ -43,13 +45,14 @@ class Joined:
         self._record = record
         self._endpoint = endpoint
         self._parameters = ""
+        self._unsettled: tuple[CallRecord, ...] = ()
 
     @classmethod
-    def of(cls, serving: Serving, request: Request, asked: GenerationRequest, endpoint: str) -> Joined | None:
+    async def of(cls, serving: Serving, request: Request, asked: GenerationRequest, endpoint: str) -> Joined | None:
         """None for a request that names no session.
 
-        Raises SessionNotFound, also for another tenant's; SessionBusy while somebody reads an answer of it; and
-        InvalidRequest for what one session cannot have.
+        Raises SessionNotFound, also for another tenant's; SessionBusy while somebody reads an answer of it;
+        SessionElsewhere, StoreError; and InvalidRequest for what one session cannot have.
         """
         session = asked.ghostkv.session
         if session is None:
@@ -60,7 +63,9 @@ class Joined:
             raise InvalidRequest(f"a session takes one prompt at a time, not {len(prompts)}", param="prompt")
         if getattr(asked, "echo", False):
             raise InvalidRequest("echo cannot be had in a session: its output is what was generated", param="echo")
-        return cls(serving, serving.desk.free((tenant_of(request).name, session)), endpoint, once_of(request))
+        key = tenant_of(request).name, session
+        await serving.desk.claim(key)
+        return cls(serving, serving.desk.free(key), endpoint, once_of(request))
 
     def settled(self, asked: R) -> R:
         """The request with what the session says where the request says nothing."""
@@ -79,18 +84,31 @@ class Joined:
         """Start the answer and stream it. Raises what `Desk.begin` does."""
         reading = await self._begin(envelope, turns)
         first = reading.record.first
-        return EventStream(reading, lambda: Numbered(score(), first, first), self._serving.config.keep_alive_s)
+        return EventStream(
+            reading,
+            lambda: Reported(Numbered(score(), first, first), self._unsettled),
+            self._serving.config.keep_alive_s,
+        )
 
     async def collect(self, envelope: Envelope, turns: Sequence[Turn]) -> list[Answer]:
         """Start the answer and read it to its end. Raises what `Desk.begin` does, and what ended the answer."""
         return await gathered(await self._begin(envelope, turns), 1)
 
+    def reported(self, reply: Json) -> Json:
+        """A whole reply, which names calls that were given out before and whose results this request did not bring."""
+        return reporting(reply, self._unsettled)
+
     async def _begin(self, envelope: Envelope, turns: Sequence[Turn]) -> Reading:
+        desk, key = self._serving.desk, (self._record.tenant, self._record.id)
         if self._again is not None:
-            return await self._serving.desk.reread((self._record.tenant, self._record.id), self._again.id)
-        [turn] = turns
-        head = Head(envelope.id, self._endpoint, _with_residency(self._parameters, turn), envelope.created, self._once)
-        return await begin(self._serving, self._record, turn, head)
+            reading = await desk.reread(key, self._again.id)
+        else:
+            [turn] = turns
+            parameters = _with_residency(self._parameters, turn)
+            head = Head(envelope.id, self._endpoint, parameters, envelope.created, self._once)
+            reading = await begin(self._serving, self._record, turn, head)
+        self._unsettled = desk.unsettled(key, reading.record.id)
+        return reading
 
 
 def _with_residency(parameters: str, turn: Turn) -> str:

@@ -22,7 +22,7 @@ from ghostkv.session.context import residency_of
 from ghostkv.session.folding import flushed
 from ghostkv.session.manifest import Manifest
 from ghostkv.session.record import SessionRecord
-from ghostkv.session.store import Store
+from ghostkv.session.store import Store, Stored
 from ghostkv.session.table import Key
 from ghostkv.session.turn import Event, Output, SegmentRecord, Turn
 from ghostkv.session.worker import Worker
@@ -53,6 +53,9 @@ class Keeper:
     def closed(self, carried: Carried) -> None:
         """A segment has left this; its record follows."""
 
+    async def intended(self, record: SessionRecord) -> None:
+        """It is about to call tools, which is logged in `record`; those calls are not said before this returns."""
+
     async def took(self, event: Event, record: Callable[[], SessionRecord]) -> None:
         """It has said something; nothing after that is said before this returns."""
 
@@ -71,8 +74,15 @@ class Keeping:
         """The keeper of an answer, which goes on after a boundary that left `carried`, for the `tries`-th time."""
         return Keeper()
 
+    async def claim(self, key: Key) -> Stored | None:
+        """Have a session that another server on the same store may have used since; None: what is here counts.
+
+        Raises SessionNotFound, StoreError, SessionElsewhere among them.
+        """
+        return None
+
     async def made(self, record: SessionRecord) -> None:
-        """A session was made. Raises StoreError."""
+        """A session was made. Raises StoreError, SessionExists."""
 
     async def forget(self, key: Key) -> None:
         """Nothing is to be left of it. Raises StoreError."""
@@ -103,6 +113,12 @@ class StoreKeeping(Keeping):
         answering = Answering.of(turn, self._worker)
         return StoreKeeper(self._store, self._manifest, key, answering, carried, logs=logs, tries=tries)
 
+    async def claim(self, key: Key) -> Stored | None:
+        """See Keeping."""
+        if self._store.shared_s is None:
+            return None
+        return await asyncio.wrap_future(self._store.claim(key, self._manifest))
+
     async def made(self, record: SessionRecord) -> None:
         """See Keeping."""
         capsule = Capsule(self._manifest, record)
@@ -125,7 +141,7 @@ class StoreKeeping(Keeping):
 
     def forgotten(self, key: Key) -> None:
         """See Keeping. What fails is tried again when it is read, and found too old, after the next start."""
-        self._store.forget(key)
+        self._store.forget(key, expired=True)
 
 
 class StoreKeeper(Keeper):
@@ -183,6 +199,10 @@ class StoreKeeper(Keeper):
         """See Keeper. The nodes of a plan close theirs side by side: a planned answer starts over."""
         if self._answering.turn.plan is None:
             self._left.append(carried)
+
+    async def intended(self, record: SessionRecord) -> None:
+        """See Keeper."""
+        await self._keep(record)
 
     async def took(self, event: Event, record: Callable[[], SessionRecord]) -> None:
         """See Keeper."""

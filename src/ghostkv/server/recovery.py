@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import Context
 
-from ghostkv.errors import GhostError, RecordRefused
+from ghostkv.errors import GhostError, RecordRefused, StoreError
 from ghostkv.request import Grammar
 from ghostkv.server.desk import Desk
 from ghostkv.server.running import Feed
@@ -56,13 +56,15 @@ class Recovery:
             yield
             return
         await asyncio.to_thread(self._take_in, store)
-        timer = asyncio.create_task(self._go_on_later(resume_s))
+        tasks = [asyncio.create_task(self._go_on_later(resume_s))]
+        if store.shared_s is not None:
+            tasks.append(asyncio.create_task(self._look_again(store, store.shared_s)))
         try:
             yield
         finally:
-            timer.cancel()
-            with suppress(asyncio.CancelledError):
-                await timer
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def rejoin(self, key: Key) -> None:
         """Somebody comes to read: go on with the session's answer if it broke off. Returns once it does, or cannot."""
@@ -95,6 +97,21 @@ class Recovery:
         for key in (*(key for key in self._desk.unfinished if not self._tries(key)), *suspects):
             await self.rejoin(key)
 
+    async def _look_again(self, store: Store, seconds: float) -> None:
+        """Take over the sessions of servers that are gone, and go on with what broke off with them."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                found = await asyncio.to_thread(lambda: list(store.load(self._worker.named)))
+            except StoreError as error:
+                _log.warning("no look for sessions of other servers: %s", error.message)
+                continue
+            for stored in found:
+                if isinstance(stored.found, Capsule):
+                    self._desk.take_over(stored.found, stored.age_s)
+            for key in self._desk.unfinished:
+                await self.rejoin(key)
+
     def _tries(self, key: Key) -> int:
         capsule = self._desk.broken_off(key)
         return 0 if capsule is None else capsule.tries
@@ -113,8 +130,9 @@ class Recovery:
             await self._desk.further(key)
 
     async def _try(self, key: Key) -> None:
-        capsule = self._desk.broken_off(key)
         try:
+            await self._desk.claim(key)
+            capsule = self._desk.broken_off(key)
             if capsule is not None and capsule.tries >= MOST_TRIES:
                 raise RecordRefused(
                     f"it was gone on with {capsule.tries} times, and each time the process ended before it got any "

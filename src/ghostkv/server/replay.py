@@ -22,7 +22,7 @@ from ghostkv.session.worker import Worker
 def recorded_score(worker: Worker, record: TurnRecord) -> Score:
     """The score that an answer's own stream had, at its beginning: ids and time of creation are those of then."""
     if record.endpoint == CHAT:
-        chat = _chat(record)
+        chat = ChatRequest.recorded(record.parameters)
         envelope = replace(chat_envelope(worker, record.id, chat), created=record.created)
         return chat_score(envelope, chat, chat.ghostkv.residency, lambda: record.prompt_tokens)
     if record.endpoint == COMPLETIONS:
@@ -35,17 +35,11 @@ def recorded_score(worker: Worker, record: TurnRecord) -> Score:
 async def recorded_grammar(worker: Worker, record: TurnRecord, domain: str) -> Grammar | None:
     """The grammar that a recorded request asks for, compiled again; None where it asks for none."""
     if record.endpoint == CHAT:
-        chat = _chat(record)
+        chat = ChatRequest.recorded(record.parameters)
         return await calling_grammar(worker, chat.calling, chat.structure, domain)
     if record.endpoint == COMPLETIONS:
         return await grammar_of(worker, _completion(record).structure, domain)
     return None
-
-
-def _chat(record: TurnRecord) -> ChatRequest:
-    # What was said to get the answer does not matter to how it is written.
-    parameters: dict[str, Any] = json.loads(record.parameters) | {"messages": [{"role": "user", "content": ""}]}
-    return ChatRequest.model_validate_json(json.dumps(parameters))
 
 
 def _completion(record: TurnRecord) -> CompletionRequest:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ghostkv.errors import Draining, EngineFault, GhostError, Interrupted, InvariantViolation, StoreError
 from ghostkv.protocol.payload import Payload, merge
+from ghostkv.server.intents import Intents
 from ghostkv.server.keeping import Keeper
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.chain import Carried, Closed
@@ -67,6 +68,9 @@ class Running:
         self._budget = turn.payload_budget
         self._payloads: dict[int, Payload] = {}
         self._whole = Whole(patient=turn.plan is not None)
+        self._intents = Intents.of(self.record)
+        self.given = frozenset(call.id for call in table.get(key).calls)
+        """Tool calls that had been given out when it began, or went on after a restart."""
         self._readers: set[Reading] = set()
         self._moved = asyncio.Event()
         self._over = asyncio.Event()
@@ -138,10 +142,17 @@ class Running:
         with suppress(StopAsyncIteration):
             while True:
                 _, event = await self._feed.__anext__()
+                await self._intend(event)
                 self._note(self._whole.take(event))
                 await self._keeper.took(event, lambda: self._table.get(self._key))
                 if self._send is not None and not isinstance(event, Finished):
                     await self._leave(self._send, event)
+
+    async def _intend(self, event: Event) -> None:
+        """Log the calls that `event` completes, before anybody can read it."""
+        calls = () if self._intents is None else self._intents.completed(event)
+        if calls and self._table.intend(self._key, calls):
+            await self._keeper.intended(self._table.get(self._key))
 
     async def _leave(self, send: Send, event: Event) -> None:
         capsule = self._keeper.leaving(event, lambda: self._table.get(self._key))

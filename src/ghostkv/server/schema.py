@@ -5,6 +5,7 @@ What is not honoured is in `UNSUPPORTED` or `WITHOUT_EFFECT`; see `fields` for h
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -224,6 +225,12 @@ class ChatRequest(GenerationRequest):
     tool_choice: ToolChoice | None = None  # none without tools, else auto
     parallel_tool_calls: bool = True
     response_format: ResponseFormat | None = None
+
+    @classmethod
+    def recorded(cls, parameters: str) -> ChatRequest:
+        """The request of a session's answer, from its record; its conversation is the session's and not in it."""
+        given = json.loads(parameters) | {"messages": [{"role": "user", "content": ""}]}
+        return cls.model_validate_json(json.dumps(given))
 
     @property
     def structure(self) -> Structure | None:

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from ghostkv.protocol.payload import Payload
 from ghostkv.request import FinishReason
 from ghostkv.server.envelope import Json, finish_reason
+from ghostkv.server.reported import named
+from ghostkv.session.calls import CallRecord
 from ghostkv.session.record import SessionRecord, TurnRecord
 
 
@@ -50,6 +52,8 @@ def whole_session(record: SessionRecord, owner: str | None = None) -> Json:
             for mark in segment.decisions
         ],
         "facts": list(_facts(record.payload)),
+        "calls": [_call(call) for call in record.calls],
+        "unsettled": named(record.unsettled),
     }
 
 
@@ -71,6 +75,11 @@ def _turn(turn: TurnRecord) -> Json:
         "forked_at": turn.forked,
         "request": json.loads(turn.parameters),
     }
+
+
+def _call(call: CallRecord) -> Json:
+    said = {"id": call.id, "turn": call.answer, "name": call.name, "arguments_sha256": call.arguments}
+    return said | {"result_sha256": call.result or None, "settled": call.settled}
 
 
 def _facts(payload: bytes) -> Iterator[Json]:

@@ -20,6 +20,7 @@ from ghostkv.server.intake import parse
 from ghostkv.server.numbered import Numbered
 from ghostkv.server.recovery import Recovery
 from ghostkv.server.replay import recorded_score
+from ghostkv.server.reported import Reported
 from ghostkv.server.schema import MOST_ID
 from ghostkv.server.serving import Serving
 from ghostkv.server.session_view import summary, whole_session
@@ -80,6 +81,7 @@ def session_routes(serving: Serving, recovery: Recovery) -> APIRouter:
     async def one_session(request: Request, session_id: str) -> Json:
         """All that is known of it."""
         tenant, key = tenant_of(request), _visible(serving, request, session_id)
+        await desk.claim(key)
         owner = serving.access.alias(key[0]) if tenant.admin else None
         return await asyncio.to_thread(whole_session, desk.table.get(key), owner)
 
@@ -93,15 +95,18 @@ def session_routes(serving: Serving, recovery: Recovery) -> APIRouter:
     async def stream(request: Request, session_id: str) -> Response:
         """An answer from one of its tokens on, as it was streamed and then as it goes on."""
         key = _visible(serving, request, session_id)
+        await desk.claim(key)
         await recovery.rejoin(key)
         record = desk.table.get(key)
         if not record.turns:
             raise InvalidRequest(f"session {session_id!r} has no answer yet", param="session")
         start = _start(request, record)
         turn = record.turn_at(start)
-        reading = desk.read(key, turn)
+        reading, unsettled = desk.read(key, turn), desk.unsettled(key, turn.id)
         return EventStream(
-            reading, lambda: Numbered(recorded_score(worker, turn), turn.first, start), serving.config.keep_alive_s
+            reading,
+            lambda: Reported(Numbered(recorded_score(worker, turn), turn.first, start), unsettled),
+            serving.config.keep_alive_s,
         )
 
     return router

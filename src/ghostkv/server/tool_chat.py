@@ -7,13 +7,12 @@ is cut off is in the whole reply too, with the arguments it got; `finish_reason`
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 from ghostkv.server.envelope import Json
 from ghostkv.server.logprobs import chat_logprobs
 from ghostkv.server.tool_reader import Arguments, CallBegins, Content, Piece, ToolReader
-from ghostkv.server.tools import Calling
+from ghostkv.server.tools import Calling, call_id
 from ghostkv.session.turn import Output
 from ghostkv.text.tokenizer import Tokenizer
 
@@ -85,8 +84,7 @@ class CallingChoice:
         return head | {"function": _function(call.name, "")}
 
     def _call_id(self, index: int) -> str:
-        """Always the same for one call of one answer."""
-        return "call_" + hashlib.sha256(f"{self._answer_id} {self._index} {index}".encode()).hexdigest()[:24]
+        return call_id(self._answer_id, self._index, index)
 
     def _chunk(self, delta: Json, logprobs: Json | None = None, reason: str | None = None) -> Json:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from ghostkv.request import Tool
@@ -16,3 +17,8 @@ class Calling:
     strict: frozenset[str]  # names of those whose whole schema is enforced
     required: bool  # the answer begins with a call
     parallel: bool  # it may make more than one
+
+
+def call_id(answer: str, choice: int, index: int) -> str:
+    """Of call `index` of one choice of an answer: always the same."""
+    return "call_" + hashlib.sha256(f"{answer} {choice} {index}".encode()).hexdigest()[:24]

@@ -26,7 +26,7 @@ from ghostkv.session.record import SessionRecord
 from ghostkv.session.turn import Turn
 from ghostkv.session.worker import Worker
 
-VERSION = 1
+VERSION = 2
 """Grows with every change of form."""
 _MAGIC = b"GKC"
 _HEADER = len(_MAGIC) + 1 + hashlib.sha256().digest_size

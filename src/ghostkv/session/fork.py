@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ghostkv.errors import InvalidRequest, RecordRefused
 from ghostkv.request import Message
+from ghostkv.session.calls import of_answers
 from ghostkv.session.capsule import Answering, Capsule
 from ghostkv.session.chain import Carried, Chain
 from ghostkv.session.folding import carried_after, flushed
@@ -57,6 +58,8 @@ def boundaries(capsule: Capsule) -> tuple[Boundary, ...]:
 def forked(capsule: Capsule, worker: Worker, at: int | None, names: Names) -> Capsule:
     """The session's state at boundary `at` (None: the last) under other names, to go on from there by itself.
 
+    Of its tool calls it has those of the answers before there; an answer that goes on makes its own again, under ids of
+    its own.
     Raises InvalidRequest for a boundary that it does not have, RecordRefused where record and model do not fit.
     """
     places = boundaries(capsule)
@@ -65,9 +68,10 @@ def forked(capsule: Capsule, worker: Worker, at: int | None, names: Names) -> Ca
         raise InvalidRequest(f"at is {at}, but the session's boundaries are 0 to {len(places) - 1}", param="at")
     place = places[index]
     record = replace(capsule.record, id=names.session, created=names.created)
-    if place.kind in ("start", "end") and (place.answer < 0 or place.kind == "end"):
-        return _between(capsule, record, place)
-    return _within(capsule, record, worker, place, names)
+    between = place.kind in ("start", "end") and (place.answer < 0 or place.kind == "end")
+    made = _between(capsule, record, place) if between else _within(capsule, record, worker, place, names)
+    calls = of_answers(record.calls, {turn.id for turn in made.record.turns})
+    return replace(made, record=replace(made.record, calls=calls))
 
 
 def _divisible(answering: Answering) -> bool:

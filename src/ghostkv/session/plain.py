@@ -41,6 +41,7 @@ from ghostkv.request import (
     Tool,
     ToolCall,
 )
+from ghostkv.session.calls import CallRecord
 from ghostkv.session.record import SessionRecord, Status, TurnRecord
 from ghostkv.session.turn import Finished, LongPrompt, NodeRecord, Output, Phases, PlanRecord, SegmentRecord, Turn
 
@@ -61,7 +62,7 @@ _CLASSES: Mapping[str, type[Any]] = {
         ),
         *(Position, Sentence, Cursor, Place, Context, Reader, OpenText, Line, Block, Node, Plan),
         *(EndOfSequence, StopStrings, FixedBoundary, SegmentBoundary, Structure, Lines, Opening),
-        *(Turn, Output, Phases, SegmentRecord, NodeRecord, PlanRecord, Finished, TurnRecord, SessionRecord),
+        *(Turn, Output, Phases, SegmentRecord, NodeRecord, PlanRecord, Finished, CallRecord, TurnRecord, SessionRecord),
     )
 }
 _NAMES: Mapping[str, type[Enum]] = {known.__name__: known for known in (FinishReason, Decision, LongPrompt, Status)}

@@ -13,12 +13,14 @@ from itertools import takewhile
 
 from ghostkv.protocol.log import Log
 from ghostkv.request import Message
+from ghostkv.session.calls import CallRecord, settled
 from ghostkv.session.histories import digests
 from ghostkv.session.turn import Event, Finished, Output, SegmentRecord
 
 # Bytes of Python's objects for one output with one token; for one more token; for one more alternative of a token.
 _OUTPUT, _TOKEN, _ALTERNATIVE = 140, 120, 132
 _MESSAGE = 300
+_CALL = 600
 _TURN = 2000  # a turn without what it generated
 
 
@@ -113,6 +115,7 @@ class SessionRecord:
     messages: tuple[Message, ...] = ()  # the conversation as the last request and its answer left it
     turns: tuple[TurnRecord, ...] = ()
     payload: bytes = b""  # canonical; what the last closed segment left
+    calls: tuple[CallRecord, ...] = ()  # of tools, in the order in which they were given out
 
     @property
     def tokens(self) -> int:
@@ -127,7 +130,13 @@ class SessionRecord:
     @property
     def size(self) -> int:
         """Bytes of memory, about."""
-        return len(self.payload) + conversation_bytes(self.messages) + sum(turn.size for turn in self.turns)
+        beside = len(self.payload) + _CALL * len(self.calls)
+        return beside + conversation_bytes(self.messages) + sum(turn.size for turn in self.turns)
+
+    @property
+    def unsettled(self) -> tuple[CallRecord, ...]:
+        """Calls that were given out and whose results nobody has brought."""
+        return tuple(call for call in self.calls if not call.settled)
 
     def turn_at(self, index: int) -> TurnRecord:
         """The answer in which token `index` of the output stands; past the end, the last one. There must be one."""
@@ -135,7 +144,7 @@ class SessionRecord:
         return next(inside, self.turns[-1])
 
     def opened(self, asked: NewTurn) -> SessionRecord:
-        """With an answer to `asked` that has nothing yet."""
+        """With an answer to `asked` that has nothing yet. Calls whose results `asked` brings are settled."""
         forked = None
         if asked.messages:
             pairs = zip(digests(self.messages), digests(asked.messages), strict=False)
@@ -155,7 +164,8 @@ class SessionRecord:
             size=_TURN + sys.getsizeof(asked.parameters),
             once=asked.once,
         )
-        return replace(self, messages=asked.messages or self.messages, turns=(*self.turns, turn))
+        calls = settled(self.calls, asked.messages)
+        return replace(self, messages=asked.messages or self.messages, turns=(*self.turns, turn), calls=calls)
 
     def _called(self, messages: Sequence[Message], at: int) -> bool:
         """Whether message `at` is the last answer, which a client sends back as the calls that it made."""

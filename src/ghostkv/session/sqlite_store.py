@@ -1,32 +1,27 @@
 """A store in one SQLite file, for one process: write-ahead log, synchronous=FULL, readable by its owner alone.
 
-One thread writes. What has come in by the time it looks is one transaction, so many sessions share one wait for the
-disk. Deleted content is overwritten, and the log, which still has it, is emptied.
+Deleted content is overwritten, and the log, which still has it, is emptied.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ghostkv.errors import ConfigError, GhostError, RecordRefused, StoreError
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.manifest import Manifest
-from ghostkv.session.parts import Change, Written, change, joined
+from ghostkv.session.parts import Change, joined
 from ghostkv.session.store import Stored
 from ghostkv.session.table import Key
+from ghostkv.session.writing import Task, WritingStore
 
-_log = logging.getLogger(__name__)
 _FORM = 1  # of the tables, as user_version
 _PAGE = 4096  # bytes
 _LEAST = 64 * _PAGE
@@ -36,35 +31,19 @@ CREATE TABLE IF NOT EXISTS parts (tenant TEXT, id TEXT, name TEXT, body BLOB, PR
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """Something to write: a capsule, or None to delete."""
-
-    key: Key
-    capsule: Capsule | None
-    done: Future[None] = field(default_factory=Future)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What is held of a session, once all before it is written."""
-
-    key: Key
-    answer: Future[Capsule | None] = field(default_factory=Future)
-
-
-class SqliteStore:
+class SqliteStore(WritingStore):
     """`session.store.Store`."""
+
+    shared_s = None
+    """No other process gets in."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         """Open or make the file. Raises ConfigError where that cannot be, or where another process has it open."""
         if most_bytes < _LEAST:
             raise ConfigError(f"a store needs at least {_LEAST} bytes, not {most_bytes}")
+        super().__init__()
         self.path = path
         self._most_bytes = most_bytes
-        self._written: dict[Key, Written] = {}  # of the writing thread, once that runs
-        self._failing = False
-        self._tasks: queue.SimpleQueue[_Task | _Question | None] = queue.SimpleQueue()
         try:
             _make(path)
             self._db = _connected(path, most_bytes)
@@ -73,7 +52,6 @@ class SqliteStore:
             said = "another process has it open" if busy else str(error)
             raise ConfigError(f"the store {path} cannot be used: {said}") from error
         self._files = self._identities()
-        self._thread = threading.Thread(target=self._write, name="store", daemon=True)
         self._thread.start()
 
     def load(self, here: Manifest | None) -> Iterator[Stored]:
@@ -92,32 +70,13 @@ class SqliteStore:
                 found = RecordRefused(f"session {session_id!r} cannot be used: {error.message}")
             yield Stored(key, max(0.0, now - changed), found)
 
-    def keep(self, key: Key, capsule: Capsule) -> Future[None]:
-        """See Store."""
-        return self._put(_Task(key, capsule))
+    def claim(self, key: Key, here: Manifest) -> Future[Stored | None]:
+        """See Store. What is here is all there is."""
+        return self._ask(lambda: None)
 
-    def forget(self, key: Key) -> Future[None]:
-        """See Store."""
-        return self._put(_Task(key, None))
-
-    def held(self, key: Key) -> Future[Capsule | None]:
-        """See Store."""
-        question = _Question(key)
-        question.answer.set_running_or_notify_cancel()
-        self._tasks.put(question)
-        return question.answer
-
-    def close(self) -> None:
-        """See Store."""
-        self._tasks.put(None)
-        self._thread.join()
+    def _let_go(self) -> None:
         with suppress(sqlite3.Error):
             self._db.close()
-
-    def _put(self, task: _Task) -> Future[None]:
-        task.done.set_running_or_notify_cancel()  # whoever stops waiting for it does not take it back
-        self._tasks.put(task)
-        return task.done
 
     def _read(self, query: str, values: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
         try:
@@ -125,56 +84,18 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise StoreError(self._cannot(f"be read: {error}")) from error
 
-    def _write(self) -> None:
-        """The thread."""
-        while (task := self._tasks.get()) is not None:
-            batch, last = [task], False
-            with suppress(queue.Empty):
-                while not last:
-                    more = self._tasks.get_nowait()
-                    last = more is None
-                    batch += [more] if more is not None else []
-            self._commit([each for each in batch if isinstance(each, _Task)])
-            for each in batch:
-                if isinstance(each, _Question):
-                    written = self._written.get(each.key)
-                    each.answer.set_result(None if written is None else written.capsule)
-            if last:
-                return
+    def _beat(self) -> None:
+        return
 
-    def _commit(self, batch: list[_Task]) -> None:
-        if not batch:
-            return
-        latest = {task.key: task for task in batch}  # in order of arrival
-        changes, failed = self._changes(latest)
-        try:
-            self._check_files()
-            self._apply(changes)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, others wait for this thread
-            said = self._failure(problem)
-            failed |= {key: StoreError(said) for key in changes}  # one each: whoever waits raises his own
-        else:
-            self._failing = False
-            self._note(changes)
-            failed |= self._erase([key for key, made in changes.items() if made is None])
-        for task in batch:
-            if (error := failed.get(task.key)) is None:
-                task.done.set_result(None)
-            else:
-                task.done.set_exception(error)
-
-    def _failure(self, problem: Exception) -> str:
-        said = problem.message if isinstance(problem, StoreError) else self._cannot(f"be written: {problem}")
-        if not self._failing:
-            _log.error("%s", said)
-        self._failing = True
-        return said
+    def _refused(self, batch: Mapping[Key, Task]) -> Mapping[Key, Exception]:
+        self._check_files()
+        return {}
 
     def _cannot(self, what: str) -> str:
         return f"the store {self.path} cannot {what}"
 
     def _erase(self, deleted: list[Key]) -> dict[Key, Exception]:
-        """Empty the log, where what was deleted still stands. Gives the failure of each that may still be there."""
+        """Empty the log, where what was deleted still stands."""
         if not deleted:
             return {}
         try:
@@ -183,17 +104,6 @@ class SqliteStore:
             said = self._cannot(f"erase what it has deleted: {problem}")
             return {key: StoreError(said) for key in deleted}
         return {}
-
-    def _changes(self, latest: Mapping[Key, _Task]) -> tuple[dict[Key, Change | None], dict[Key, Exception]]:
-        changes: dict[Key, Change | None] = {}
-        failed: dict[Key, Exception] = {}
-        for key, task in latest.items():
-            try:
-                before = self._written.get(key)
-                changes[key] = None if task.capsule is None else change(key, before, task.capsule)
-            except Exception as error:  # noqa: BLE001 - one session that cannot be written down is no other's concern
-                failed[key] = error
-        return changes, failed
 
     def _apply(self, changes: Mapping[Key, Change | None]) -> None:
         now, db = time.time(), self._db
@@ -220,13 +130,6 @@ class SqliteStore:
         )
         rows = [(*key, name, body) for name, body in made.put.items()]
         db.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", rows)
-
-    def _note(self, changes: Mapping[Key, Change | None]) -> None:
-        for key, made in changes.items():
-            if made is None:
-                self._written.pop(key, None)
-            else:
-                self._written[key] = made.written
 
     def _check_files(self) -> None:
         """SQLite would go on writing into a file that has no name any more."""

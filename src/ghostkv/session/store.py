@@ -23,24 +23,46 @@ class Stored:
 
 
 class Store(Protocol):
-    """Written by a thread of its own, so no call but `load` and `close` waits for a disk."""
+    """Written by a thread of its own, so no call but `load` and `close` waits for a disk.
+
+    Where several servers have one store, each session is one server's at a time: whoever loads or claims it, or makes
+    it. A server that is answering in one has it until it says that it has ended, or has not been heard of for the time
+    of its lease; then another may take it, and what the first writes after that is refused.
+    """
+
+    @property
+    def shared_s(self) -> float | None:
+        """Seconds between two looks for sessions whose server is gone; None: no other server can be there."""
+        ...
 
     def load(self, here: Manifest | None) -> Iterator[Stored]:
-        """Every session of the manifest `here`, the others refused; None: of any.
+        """Every session of the manifest `here` that is nobody else's, the others of those refused.
 
-        Only before anything is kept. Raises StoreError where nothing can be read.
+        They are this server's from then on. None: all there are, of any manifest, to look at. At first before anything
+        is kept; again only of a shared store. Raises StoreError where nothing can be read.
+        """
+        ...
+
+    def claim(self, key: Key, here: Manifest) -> Future[Stored | None]:
+        """Have a session as this server's; what is committed, or None where that is what this server wrote itself.
+
+        It fails with SessionElsewhere while another server answers in it, SessionNotFound, StoreError.
         """
         ...
 
     def keep(self, key: Key, capsule: Capsule) -> Future[None]:
         """Done once `capsule` would survive the loss of power; of two for one session the later one counts.
 
-        It fails with StoreError where it cannot be written; then the session stands as it did.
+        It fails with StoreError where it cannot be written, SessionElsewhere among them; SessionExists for a new one
+        whose id another server has given away. Then the session stands as it did.
         """
         ...
 
-    def forget(self, key: Key) -> Future[None]:
-        """Done once nothing of the session is left in the store's files. Fails with StoreError."""
+    def forget(self, key: Key, *, expired: bool = False) -> Future[None]:
+        """Done once nothing of the session is left in the store's files. Fails with StoreError.
+
+        `expired`: nobody asked for that, so only what no other server has used since.
+        """
         ...
 
     def held(self, key: Key) -> Future[Capsule | None]:
@@ -48,5 +70,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is waiting, and let go of the files."""
+        """Write what is waiting, and let go of the files and of all sessions."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ghostkv.config import SessionLimits
@@ -22,6 +22,7 @@ from ghostkv.errors import (
     SessionExists,
     SessionNotFound,
 )
+from ghostkv.session.calls import CallRecord, intended
 from ghostkv.session.record import NewTurn, SessionRecord, Status, TurnRecord
 from ghostkv.session.turn import Event
 
@@ -154,6 +155,14 @@ class SessionTable:
         self._running(key)
         entry = self._entry(key)
         entry.record = replace(entry.record, payload=payload)
+
+    def intend(self, key: Key, calls: Iterable[CallRecord]) -> bool:
+        """Log calls that the running answer is about to make; whether one is new. Raises RecordRefused."""
+        self._running(key)
+        entry = self._entry(key)
+        before, logged = entry.record.calls, intended(entry.record.calls, calls)
+        entry.record = replace(entry.record, calls=logged)
+        return logged is not before
 
     def end(self, key: Key, status: Status, error: str = "") -> TurnRecord:
         """Close the running answer. One that failed with nothing to show was refused: it leaves no trace."""

@@ -25,6 +25,7 @@ from ghostkv.session.worker import Worker
 
 _MAGIC = b"GKX\x01"
 _DIGEST = hashlib.sha256().digest_size
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[A-Za-z0-9._~-]{1,256}")
 
 
@@ -40,6 +41,11 @@ def unsealed(data: bytes, secret: bytes, purpose: str) -> bytes:
     if not data.startswith(_MAGIC) or not hmac.compare_digest(given, _mac(body, secret, purpose)):
         raise RecordRefused("it is not sealed with this server's secret")
     return body
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether they are bytes that were sealed, with whatever secret."""
+    return data.startswith(_MAGIC)
 
 
 def arrived(data: bytes, here: Manifest, worker: Worker) -> Capsule:
@@ -67,6 +73,9 @@ def arrived(data: bytes, here: Manifest, worker: Worker) -> Capsule:
 def _check_record(record: SessionRecord, worker: Worker) -> None:
     if not _ID.fullmatch(record.id):
         raise RecordRefused("the session's id is none")
+    digests = [text for call in record.calls for text in (call.arguments, call.result or call.arguments)]
+    if not all(map(_SHA256.fullmatch, digests)):
+        raise RecordRefused("what a tool call says of its arguments or result is no digest")
     for turn in record.turns:
         check_shape(turn, TurnRecord, "answer")
         if turn.first < 0 or not 0 <= turn.max_tokens <= worker.config.max_session_tokens:
