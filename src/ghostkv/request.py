@@ -66,6 +66,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the session's own limit
     FLUSH = "flush"  # a boundary was flushed: the session goes on in another request
     CANCELLED = "cancelled"  # the client went away
+    DEADLINE = "deadline"  # its answer could not be complete in time
     DEAD_END = "dead_end"  # the grammar allows no token here, and the answer is not complete
 
 
@@ -325,6 +326,8 @@ class SegmentRequest:
     grammar: Grammar | None = None  # what the output must match from its first token on; then nothing is flushed
     scores: PromptScores | None = None
     account: str = ""  # whom it is charged to: its tenant, whatever group that shares blocks with
+    program: str = ""  # of that tenant's, the agent or session that it belongs to; "": none in particular
+    deadline_s: float | None = None  # from when it gets in line to the end of its answer
     flushed_prompt: int = 0  # tokens it would go on from if flushed at its next boundary; 0: that is never weighed
     repeatable: bool = False  # greedy, or with a seed that its client chose: flushed after others
 
@@ -376,7 +379,7 @@ class Finish:
     reason: FinishReason
     state: GenerationState
     usage: SegmentUsage
-    note: str = ""  # what led to a dead end
+    note: str = ""  # what led to a dead end, or why the deadline could not be met
 
 
 @dataclass(frozen=True, slots=True)

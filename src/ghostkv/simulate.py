@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from ghostkv.engine.step_cost import StepTimes
     from ghostkv.sim.simulation import Setup
 
 
@@ -32,6 +33,9 @@ def sim(
     ] = 0,
     first: Annotated[int, typer.Option(min=0, help="The first random workload.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes for them.")] = 1,
+    table4: Annotated[  # noqa: FBT002
+        bool, typer.Option("--table4", help="Instead: 128-256 users x 192, 250 tokens on --hardware's machine.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write each random workload as a JSON line.")] = None,
 ) -> None:
     """Simulate a workload under several residency policies. Every number is simulated."""
@@ -44,6 +48,11 @@ def sim(
 
     setup = Setup(SMALL_CPU if hardware is None else read_hardware(hardware))
     setup = replace(setup, limits=replace(setup.limits, max_wait_s=max_wait))
+    if table4:
+        if hardware is None:
+            raise typer.BadParameter("--table4 needs --hardware FILE with an object `memory`")
+        _table4(hardware, setup.times, prompt)
+        return
     if acceptance:
         _accept(range(first, first + acceptance), setup, workers, out)
         return
@@ -66,6 +75,42 @@ def sim(
                     f"{outcome.peak_blocks} of {workload.blocks}",
                 )
     Console().print(table)
+
+
+def _table4(hardware: Path, times: StepTimes, prompt: int) -> None:
+    from ghostkv.sim.memory import read_memory
+    from ghostkv.sim.table4 import CELLS, cells
+    from ghostkv.step import BLOCK_TOKENS
+    from ghostkv.terminal import Progress
+
+    memory, giga = read_memory(hardware), 1e9
+    table = Table(title=f"simulated: prompts of {prompt} tokens, a pool of {memory.blocks * BLOCK_TOKENS} tokens")
+    for column in ("users x tokens", "demand / pool", "F2 GB", "F3 GB", "policy", "tokens/s", "p50 s", "p95 s"):
+        table.add_column(column, justify="right")
+    table.add_column("peak GB", justify="right")
+    table.add_column("flushes", justify="right")
+    with Progress() as progress:
+        for done, cell in enumerate(cells(times, memory, prompt), 1):
+            progress(f"{done} of {3 * len(CELLS)} simulated")
+            outcome = cell.outcome
+            table.add_row(
+                f"{cell.users} x {cell.tokens}",
+                f"{cell.demand:.2f}",
+                f"{cell.whole / giga:.1f}",
+                f"{cell.segmented / giga:.1f}",
+                outcome.policy,
+                f"{outcome.tokens_per_second:.1f}",
+                f"{outcome.latency_s(0.5):.1f}",
+                f"{outcome.latency_s(0.95):.1f}",
+                f"{cell.peak / giga:.1f}",
+                str(outcome.flushes),
+            )
+    Console().print(table)
+    for users, tokens in CELLS:
+        print(
+            f"by F1 and F2 memory binds {users} users x {tokens} tokens from prompts of "
+            f"{memory.prompt_to_fill(users, tokens)} tokens on ({memory.token_bytes:.0f} bytes per token)"
+        )
 
 
 def _accept(seeds: range, setup: Setup, workers: int, out: Path | None) -> None:

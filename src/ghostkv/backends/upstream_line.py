@@ -57,14 +57,14 @@ class UpstreamLine:
             self._silent.pop(entry.id, None)
             if self._line.pop(entry.id) is None:
                 del self.running[entry.id]
-                self._line.ended(entry.account)
+                self._line.ended(entry)
             self._admit()
 
     def chose(self, key: str, tokens: int) -> None:
         """A request has so many more output tokens."""
         if self._silent.pop(key, None) is not None:
             self._turns = 0
-        self._line.chose(self.running[key].account, tokens)
+        self._line.chose(self.running[key], tokens)
 
     def decide(self, key: str, continuation: Continuation, kind: str) -> BoundaryMark:
         """Ask the policy; what it would keep is flushed where the upstream's context has no room for more."""
@@ -104,6 +104,6 @@ class UpstreamLine:
         while len(self.running) < self._limits.max_sequences and (waiting := self._line.head(now)) is not None:
             entry = waiting.request
             self._line.pop(entry.id)
-            self._line.started(entry.account, len(entry.prompt))
+            self._line.started(entry, len(entry.prompt))
             self.running[entry.id] = entry
             self._places[entry.id].set_result(None)

@@ -6,35 +6,18 @@ it holds no request and decides nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from ghostkv.engine.forecast import Forecast, Work
 from ghostkv.engine.step_cost import StepCost
-from ghostkv.step import blocks_of
 
-_ANSWERS = 32  # over which the share is averaged that answers use of what they may
+_ASSUMED = 0.5  # share that answers use of what they may, as long as none has ended
+_WORTH = 1  # answers that this counts as
+_ANSWERS = 32  # over which the share is averaged
 _RESUMED = 8  # segments after a flush, over which the share is averaged that is computed of their prompts
+_SPARED = 0.03  # more time, for which answers that can be had again are kept while others are flushed
 _TURNS = 0.03  # of the time that somebody has waited too long, for turns: what they cost is bounded by it
-_FILLED = 0.86  # of what is reserved for a segment, when its boundary comes
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What may become of one request from here on, in tokens."""
-
-    prompt: int  # in the pool, or to be computed if it goes on as it is
-    left: int  # output still to come
-    flushed: int  # prompt that it would go on from after a flush
-    segment: int  # output that is reserved at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    """What else is there."""
-
-    running: int  # requests
-    waiting: int  # requests in line
-    read: int  # tokens in the pool that running requests see
-    head_tokens: int = 0  # prompt and reservation of the first in line
 
 
 @dataclass(slots=True)
@@ -44,13 +27,25 @@ class Controller:
     cost: StepCost
     blocks: int  # of the pool
     max_sequences: int
-    _used: float = 1.0  # share of the output that answers were allowed, on average over the latest
+    _used: float = _ASSUMED  # share of the output that answers were allowed, on average over the latest
+    _ended: int = 0  # answers
     _computed: float = 0.5  # likewise: share of prompts after a flush that was not found in the index
     _credit_s: float = 0.0  # for turns
 
+    @property
+    def learned(self) -> bool:
+        """Whether an answer has ended, so that `expected` is more than what is allowed."""
+        return self._ended > 0
+
+    @property
+    def recomputed(self) -> float:
+        """Share of the prompt after a flush that is expected to be computed."""
+        return self._computed
+
     def ended(self, used: int, allowed: int) -> None:
         """An answer that was allowed `allowed` output tokens has ended after `used`."""
-        self._used += (used / max(1, allowed) - self._used) / _ANSWERS
+        self._ended += 1
+        self._used += (used / max(1, allowed) - self._used) / min(_ANSWERS, self._ended + _WORTH)
 
     def resumed(self, prompt: int, computed: int) -> None:
         """Of the `prompt` tokens that an answer goes on from after a flush, `computed` are to be computed."""
@@ -60,13 +55,13 @@ class Controller:
         """A step of `seconds` has gone by while somebody had waited too long."""
         self._credit_s += _TURNS * seconds
 
-    def turns(self, flushed: int) -> float:
-        """Flushes that make an answer go on from `flushed` prompt tokens, for which there is credit."""
-        return self._credit_s / self._flush_s(flushed)
+    def turns(self, cost_s: float) -> float:
+        """Flushes that cost so much for which there is credit."""
+        return self._credit_s / max(1e-9, cost_s)
 
-    def took_turn(self, flushed: int) -> None:
+    def took_turn(self, cost_s: float) -> None:
         """One of them was taken."""
-        self._credit_s = max(0.0, self._credit_s - self._flush_s(flushed))
+        self._credit_s = max(0.0, self._credit_s - cost_s)
 
     def _flush_s(self, flushed: int) -> float:
         return max(1e-9, self.cost.times().prefill * self._computed * flushed)
@@ -76,55 +71,32 @@ class Controller:
         likely = round(self._used * (emitted + left)) - emitted
         return min(left, max(likely, round(self._used * left), 1))
 
-    def gain(self, outlook: Outlook, pressure: Pressure) -> float:
-        """Tokens that flushing gains over keeping, per token that this request would make by its next boundary.
+    def gain(self, works: Sequence[Work]) -> float:
+        """By how much longer all that is known takes with room for whole answers than segment by segment: 0.1 is 10 %.
 
-        Keep: `running` rows for the next segment. Flush: its blocks beyond those of the assembled prompt let that much
-        of the line in (in parts, since several flushes add up), and the assembled prompt is computed first. So 0.1
-        says that flushing all requests like this one gives about 10 % more, as long as the line is long enough.
+        0.0 where it all fits side by side: then nothing is flushed, even where shorter texts would be read faster.
         """
-        tokens = min(outlook.segment, outlook.left)
-        freed = blocks_of(outlook.prompt + tokens) - blocks_of(outlook.flushed + tokens)
-        if freed <= 0 or not pressure.waiting:
+        forecast = self._forecast()
+        if forecast.fits(works):
             return 0.0
-        times, running = self.cost.times(), pressure.running
-        admitted = freed / max(1, blocks_of(pressure.head_tokens))
-        more = min(admitted, float(pressure.waiting), float(self.max_sequences - running))
-        read = pressure.read - outlook.prompt + outlook.flushed + more * pressure.head_tokens
-        keep_s = tokens * times.step(running, pressure.read)
-        flush_s = tokens * times.step(running + more, read) + self._flush_s(outlook.flushed)
-        return (running + more) * keep_s / flush_s - running
+        return max(forecast.whole_s(works)) / max(forecast.parts_s(works)) - 1
 
-    def whole_pays(self, outlook: Outlook, pressure: Pressure) -> bool:
-        """Whether room for all that is left makes at least as many tokens a second as going segment by segment.
+    def spares(self, works: Sequence[Work], repeatable: Sequence[bool]) -> bool:
+        """Whether keeping what is `repeatable` of `works` costs little where the rest goes segment by segment."""
+        forecast = self._forecast()
+        spared = [replace(work, spared=kept) for work, kept in zip(works, repeatable, strict=True)]
+        return max(forecast.parts_s(spared)) <= (1 + _SPARED) * max(forecast.parts_s(works))
 
-        Both as if all requests there are were like this one and had just begun.
-        """
-        whole = max(1, blocks_of(outlook.prompt + outlook.left))
-        if whole > self.blocks:
-            return False
-        demand = max(1, pressure.running + pressure.waiting)
-        return self._whole_s(outlook, whole, demand) <= self._parts_s(outlook, demand)
+    def seconds(self, works: Sequence[Work], *, whole: bool) -> float:
+        """Until the last of `works` has ended, in order of arrival, with room for whole answers or by segments."""
+        forecast = self._forecast()
+        return (forecast.whole_s if whole else forecast.parts_s)(works)[-1]
 
-    def _whole_s(self, outlook: Outlook, each: int, demand: int) -> float:
-        """Seconds until all have ended that each hold `each` blocks from the beginning: round by round."""
-        times, left = self.cost.times(), outlook.left
-        rows = min(self.blocks // each, demand, self.max_sequences)
-        rounds, rest = divmod(demand, rows)
-        read = outlook.prompt + left / 2
-        seconds = rounds * left * times.step(rows, rows * read) + demand * times.prefill * outlook.prompt
-        return seconds + (left * times.step(rest, rest * read) if rest else 0.0)
+    def turn_s(self, works: Sequence[Work], flushed: Work) -> float:
+        """Seconds that are lost if the first of `works` is flushed, and goes on as `flushed` behind all the others."""
+        forecast = self._forecast()
+        later = max(forecast.whole_s([*works[1:], flushed])) - max(forecast.whole_s(works))
+        return max(later, self._flush_s(flushed.prompt))
 
-    def _parts_s(self, outlook: Outlook, demand: int) -> float:
-        """Seconds until all have ended that are flushed at each boundary: as many side by side as fit on average."""
-        times, left, flushed = self.cost.times(), outlook.left, outlook.flushed
-        length = max(1, round(outlook.segment * _FILLED))
-        later = -(-left // length) - 1  # segments after the first
-        blocks = float(blocks_of(outlook.prompt + min(outlook.segment, left)))
-        if later > 0:
-            last = left - later * length
-            blocks += (later - 1) * blocks_of(flushed + outlook.segment) + blocks_of(flushed + last)
-        rows = min(max(1.0, self.blocks * (later + 1) / blocks), demand, self.max_sequences)
-        read = (outlook.prompt + later * flushed) / (later + 1) + min(length, left) / 2
-        prefill = outlook.prompt + later * flushed * self._computed
-        return demand * (left / rows * times.step(rows, rows * read) + times.prefill * prefill)
+    def _forecast(self) -> Forecast:
+        return Forecast(self.cost.times(), self.blocks, self.max_sequences, self._computed)

@@ -34,7 +34,7 @@ class Engine:
         return self.scheduler.idle
 
     def add(self, request: SegmentRequest) -> None:
-        """Put a request in line; raises InvalidRequest or Overloaded, and then nothing was taken."""
+        """Put a request in line; raises what `Scheduler.add` does, and then nothing was taken."""
         try:
             self.scheduler.add(request, self._clock.now())
         except GhostError:
@@ -54,12 +54,19 @@ class Engine:
         return self.scheduler.pause(request, ids, self._clock.now())
 
     def step(self) -> list[Delta]:
-        """Plan, run, commit: one forward pass and what it gave. With nothing to do, check the books instead."""
-        plan = self.scheduler.plan(self._clock.now())
+        """Plan, run, commit: one forward pass and what it gave. With nothing to do, check the books instead.
+
+        What has missed its deadline ends before it.
+        """
+        now = self._clock.now()
+        expired = self.scheduler.expire(now)
+        for delta in expired:
+            self.stats.count_finish(delta)
+        plan = self.scheduler.plan(now)
         self.stats.waits_for_memory = self.scheduler.waits_for_memory
         if plan is None:
             self.scheduler.check_integrity()
-            return []
+            return expired
         occupancy = self.scheduler.occupancy()  # before commit frees what finishes in this step
         speculation = self.scheduler.speculation
         before = speculation.accepted
@@ -72,4 +79,4 @@ class Engine:
         self.stats.count_step(trace, deltas)
         if self._trace is not None:
             self._trace(trace)
-        return deltas
+        return expired + deltas

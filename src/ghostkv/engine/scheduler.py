@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import chain, islice, zip_longest
 
 from ghostkv.engine.admission import Limits, check_fits, check_line, reservation
-from ghostkv.engine.controller import Controller, Outlook, Pressure
+from ghostkv.engine.controller import Controller
+from ghostkv.engine.lookahead import Lookahead, refusal
 from ghostkv.engine.order import Line, Waiting, by_phase
 from ghostkv.engine.pause import PauseDecision, PauseView
 from ghostkv.engine.pauses import Pauses
@@ -36,6 +37,7 @@ from ghostkv.request import (
 )
 from ghostkv.step import Row, StepPlan, StepResult
 
+_LEAST_MORE = 64  # output tokens that a kept request goes on with, where a whole segment finds no room
 _SMALLEST_SEGMENT = 128  # tokens of a short question and the least that is reserved for its answer
 
 
@@ -55,6 +57,7 @@ class Scheduler:
         self._controller = Controller(self.speculation.cost, pool.num_blocks, limits.max_sequences)
         self._owed = 0  # blocks that are promised beyond reservations
         self._running: dict[str, Sequence] = {}  # in order of admission
+        self._ahead = Lookahead(self._controller, self._line, self._running)
         self._step = 0  # index of the next plan
         self._decode_rows = self._drafted = self._read = 0  # of the latest plan; tokens that its decoding rows see
 
@@ -83,16 +86,33 @@ class Scheduler:
         begun = request.begun or request.state.emitted > 0
         if not begun:
             check_line(self._line.arriving, self.limits)
+            self._check_deadline(request, now)
+            self._ahead.changed()
         self._line.add(request, now, begun=begun)
 
     def cancel(self, request_id: str, now: float) -> Delta | None:
         """End a request and free its blocks at once. None for an unknown id."""
         waiting = self._line.pop(request_id)
         if waiting is not None:
-            usage = SegmentUsage(len(waiting.request.prompt), 0, 0, 0, now - waiting.since, 0.0, 0.0)
-            return Delta(request_id, finish=Finish(FinishReason.CANCELLED, waiting.request.state, usage))
+            self._ahead.changed()
+            return _unserved(waiting, FinishReason.CANCELLED, now)
         sequence = self._running.get(request_id)
         return None if sequence is None else self._finish(sequence, FinishReason.CANCELLED)
+
+    def expire(self, now: float) -> list[Delta]:
+        """End what its deadline has passed, and what could not be complete by then even with nothing beside it."""
+        deltas = []
+        for waiting in self._line.dated:
+            if (needed := self._ahead.alone_s(waiting.request, self._found(waiting.request))) > waiting.deadline - now:
+                self._line.pop(waiting.request.id)
+                self._ahead.changed()
+                note = f"the answer needs {needed:.2f} s more and its deadline is in {waiting.deadline - now:.2f} s"
+                deltas.append(_unserved(waiting, FinishReason.DEADLINE, now, note))
+        for sequence in [each for each in self._running.values() if now >= each.deadline]:
+            ended = self._finish(sequence, FinishReason.DEADLINE)
+            note = f"its deadline passed after {sequence.emitted} output tokens"
+            deltas.append(replace(ended, finish=ended.finish and replace(ended.finish, note=note)))
+        return deltas
 
     def pause(self, request: SegmentRequest, ids: tuple[int, ...], now: float) -> PauseDecision:
         """A session whose text is `ids` waits for a tool since `request` ended: whether its blocks are kept."""
@@ -166,6 +186,19 @@ class Scheduler:
         if not self._running and self.pool.referenced:
             raise InvariantViolation(f"{self.pool.referenced} blocks are referenced while no request runs")
 
+    def _check_deadline(self, request: SegmentRequest, now: float) -> None:
+        """Raises Overloaded or DeadlineExceeded, with the seconds, where a deadline is predicted not to be met."""
+        if request.deadline_s is None:
+            return
+        deadline, found = now + request.deadline_s, self._found(request)
+        predicted = self._ahead.predict(request, deadline, found, self._step)
+        if predicted is not None and (refused := refusal(request, predicted)) is not None:
+            raise refused
+
+    def _found(self, request: SegmentRequest) -> int:
+        """Prompt tokens that are in the pool."""
+        return len(self.pool.find(request.prompt[:-1], request.domain)) * self.pool.block_tokens
+
     def _admissions(self, now: float) -> Iterator[Sequence]:
         """Admit from the line, one by one, as long as blocks and sequence slots allow."""
         while len(self._running) < self.limits.max_sequences:
@@ -184,12 +217,13 @@ class Scheduler:
                 return
             self._line.pop(request.id)
             computed = len(request.prompt) - allocation.cached_tokens
-            self._line.started(request.account, computed)
+            self._line.started(request, computed)
             self.pauses.resumed(request, now)
             if request.state.emitted:
                 self._controller.resumed(len(request.prompt), computed)
             queue_s, drafts = now - waiting.since, self.speculation.start()
             sequence = Sequence(request, allocation, reserved, queue_s, self._detokenizer, drafts)
+            sequence.deadline = waiting.deadline
             self._running[request.id] = sequence
             self._owe(sequence, owed)
             yield sequence
@@ -220,10 +254,10 @@ class Scheduler:
         left = self._controller.expected(request.state.emitted + generated, request.remaining - generated)
         if left <= reserved:
             return 0
-        outlook = Outlook(tokens, left, request.flushed_prompt, request.residency.reserve(request.remaining))
-        if not self._controller.whole_pays(outlook, self._pressure()):
+        whole = self.pool.blocks_for(tokens + left - 1)
+        if whole > self.pool.num_blocks or not self._ahead.whole_pays(self._step):
             return 0
-        return self.pool.blocks_for(tokens + left - 1) - self.pool.blocks_for(tokens + reserved - 1)
+        return whole - self.pool.blocks_for(tokens + reserved - 1)
 
     def _owe(self, sequence: Sequence, blocks: int) -> None:
         self._owed += blocks - sequence.owed
@@ -233,17 +267,19 @@ class Scheduler:
         """Blocks of one smallest segment, for a tenant that has nothing running and may come any moment."""
         return self.pool.blocks_for(_SMALLEST_SEGMENT) if self._line.absent(account, now) else 0
 
+    def _claimed(self, account: str, now: float) -> int:
+        """Blocks that the first in line needs, of a tenant with nothing running: it is first at the next boundary."""
+        head = self._line.head(now) if self._line.claims(account) else None
+        if head is None:
+            return 0
+        return self.pool.blocks_for(len(head.request.prompt) + max(1, reservation(head.request)) - 1)
+
     def _paused(self, waiting: Waiting, now: float) -> int:
         """Blocks kept for others that wait for a tool, which whoever has begun or waited too long need not leave."""
         request = waiting.request
         if request.begun or request.state.emitted or now - waiting.since >= self.limits.max_wait_s:
             return 0
         return self.pauses.held_from(request)
-
-    def _pressure(self, now: float | None = None) -> Pressure:
-        head = None if now is None else self._line.head(now)
-        tokens = 0 if head is None else len(head.request.prompt) + reservation(head.request)
-        return Pressure(len(self._running), len(self._line), self._read, tokens)
 
     def _read_on(self, sequence: Sequence) -> Iterator[Delta]:
         """Part of a prompt was read: nothing, or the end where nothing is to follow."""
@@ -262,7 +298,7 @@ class Scheduler:
         for token, guess in zip_longest(drawn, row.drafts):
             self._index(sequence)
             delta = self._accept(sequence, token, now)
-            self._line.chose(sequence.request.account, 1)
+            self._line.chose(sequence.request, 1)
             yield delta
             if delta.finish is not None or token.id != guess:
                 return
@@ -301,28 +337,40 @@ class Scheduler:
             free_blocks=self.pool.available,
             waiting=len(self._line),
             reserved=reserved,
-            gain=self._gain(sequence, left, now),
+            gain=self._gain(sequence, left),
             waited_s=self._line.oldest(now),
             max_wait_s=self.limits.max_wait_s,
-            turns=self._controller.turns(request.flushed_prompt) if request.flushed_prompt else 0.0,
+            turns=self._turns(sequence, now),
             repeatable=request.repeatable,
-            others=sum(self._yields(other) for other in self._running.values()) if request.repeatable else 0,
+            others=self._instead(request),
         )
         decision = request.residency.at_boundary(view)
         reason = "policy" if decision is Decision.FLUSH else self._short_of(sequence, now)
         if reason:
             decision = Decision.FLUSH
             if reason == "policy" and view.turns >= 1 and view.waited_s >= view.max_wait_s:
-                self._controller.took_turn(request.flushed_prompt)
+                self._controller.took_turn(self._ahead.turn_s(sequence))
         return BoundaryMark(kind, decision, reason, sequence.emitted, view.gain, view.waited_s, view.waiting)
 
-    def _gain(self, sequence: Sequence, left: int, now: float) -> float:
+    def _turns(self, sequence: Sequence, now: float) -> float:
+        """Flushes like that of this request, only for somebody's turn, that there is credit for."""
+        if not sequence.request.flushed_prompt or self._line.oldest(now) < self.limits.max_wait_s:
+            return 0.0
+        return self._controller.turns(self._ahead.turn_s(sequence))
+
+    def _gain(self, sequence: Sequence, left: int) -> float:
+        """What flushing here is worth: nothing where that frees no block and nobody waits for a turn."""
         request = sequence.request
-        if not request.flushed_prompt or not self._line:
+        if not request.flushed_prompt:
             return 0.0
         likely = self._controller.expected(sequence.emitted, left)
-        outlook = Outlook(len(sequence.tokens), likely, request.flushed_prompt, request.residency.reserve(left))
-        return self._controller.gain(outlook, self._pressure(now))
+        tokens = min(request.residency.reserve(left), likely)
+        freed = self.pool.blocks_for(len(sequence.tokens) + tokens) - self.pool.blocks_for(
+            request.flushed_prompt + tokens
+        )
+        if freed <= 0 and not self._line:
+            return 0.0
+        return self._ahead.gain(self._step)
 
     def _to_go_on(self, sequence: Sequence) -> int:
         """Blocks beyond its own that a request needs to go on from its next flush."""
@@ -332,9 +380,12 @@ class Scheduler:
         needed = self.pool.blocks_for(request.flushed_prompt + request.residency.reserve(left))
         return max(0, needed - self.pool.blocks_for(sequence.prompt_tokens + sequence.reserved - 1))
 
-    def _yields(self, sequence: Sequence) -> bool:
-        """Whether a request may be flushed before those that must be repeatable."""
-        return bool(sequence.request.flushed_prompt) and not sequence.request.repeatable
+    def _instead(self, request: SegmentRequest) -> int:
+        """Running requests that may be flushed instead of one that can be had again, as long as that costs little."""
+        if not request.repeatable or not self._ahead.spares(self._step):
+            return 0
+        others = (sequence.request for sequence in self._running.values())
+        return sum(bool(other.flushed_prompt) and not other.repeatable for other in others)
 
     def _short_of(self, sequence: Sequence, now: float) -> str:
         """Reserve the next segment of a request that is kept; what is missing for that, "" if nothing is."""
@@ -344,11 +395,15 @@ class Scheduler:
             return "context"
         if reserved and not request.flushed_prompt:
             return ""
-        spare = self._owed - sequence.owed + self._held_back(request.account, now)
-        if request.flushed_prompt and not sequence.owed:
+        spare = self._owed - sequence.owed + self._held_back(request.account, now) + self._claimed(request.account, now)
+        if request.flushed_prompt and not sequence.owed and not self._ahead.whole_pays(self._step):
             spare += sum(self._to_go_on(other) for other in self._running.values() if other is not sequence)
-        if more and not self.pool.extend(sequence.allocation, more, spare if len(self._running) > 1 else 0):
-            return "memory"
+        spare = spare if len(self._running) > 1 else 0
+        if more and not self.pool.extend(sequence.allocation, more, spare):
+            left = request.remaining - sequence.generated
+            more = min(more, max(_LEAST_MORE, self._controller.expected(sequence.emitted, left)) - reserved)
+            if not request.flushed_prompt or more <= 0 or not self.pool.extend(sequence.allocation, more, spare):
+                return "memory"
         sequence.reserved += more
         self._owe(sequence, self._promise(request, len(sequence.tokens), sequence.generated, reserved + more))
         return ""
@@ -363,10 +418,19 @@ class Scheduler:
     ) -> Delta:
         del self._running[sequence.request.id]
         self.pool.release(sequence.allocation)
-        self._line.ended(sequence.request.account)
+        self._line.ended(sequence.request)
         self._owe(sequence, 0)
+        if reason is not FinishReason.FLUSH:
+            self._ahead.changed()
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             begun = sequence.request.state.emitted
             self._controller.ended(sequence.emitted, begun + sequence.request.remaining)
         finish = Finish(reason, sequence.state(), sequence.usage(), sequence.note)
         return Delta(sequence.request.id, () if token is None else (token,), text, boundary, finish)
+
+
+def _unserved(waiting: Waiting, reason: FinishReason, now: float, note: str = "") -> Delta:
+    """The end of a request that never ran."""
+    request = waiting.request
+    usage = SegmentUsage(len(request.prompt), 0, 0, 0, now - waiting.since, 0.0, 0.0)
+    return Delta(request.id, finish=Finish(reason, request.state, usage, note))

@@ -30,6 +30,7 @@ class Sequence(Continuation):
         "_prefill_s",
         "_queue_s",
         "allocation",
+        "deadline",
         "drafts",
         "filled",
         "owed",
@@ -50,6 +51,7 @@ class Sequence(Continuation):
         self.allocation = allocation
         self.tokens = list(request.prompt)  # prompt and output
         self.filled = allocation.cached_tokens  # leading tokens whose KV is in the pool
+        self.deadline = float("inf")  # seconds, the engine's clock; of its answer
         self.owed = 0  # blocks beyond the reservation that others must leave to this request
         window = request.residency.visible
         self.ring = None if window is None else Ring(window)  # where its tokens stand, if that is no plain order

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from ghostkv.engine.engine import Engine
-from ghostkv.errors import EngineFault, GhostError, InvalidRequest, Overloaded
+from ghostkv.errors import DeadlineExceeded, EngineFault, GhostError, InvalidRequest, Overloaded
 from ghostkv.request import Delta, SegmentRequest
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ class AsyncEngine:
     async def generate(self, request: SegmentRequest) -> AsyncGenerator[Delta, None]:
         """Stream one request; the last delta carries `finish`. Closing the iterator early cancels it within one step.
 
-        Raises InvalidRequest or Overloaded before the first delta, EngineFault where the engine dies or was closed.
+        Raises InvalidRequest, Overloaded or DeadlineExceeded before the first delta, EngineFault where the engine
+        dies or was closed.
         """
         stream = _Stream(request.id)
         self._post(_Add(request, stream))
@@ -188,7 +189,7 @@ class AsyncEngine:
     def _add(self, command: _Add) -> None:
         try:
             self._engine.add(command.request)
-        except (InvalidRequest, Overloaded) as refusal:
+        except (InvalidRequest, Overloaded, DeadlineExceeded) as refusal:
             self._outbox.append((command.stream, refusal))
         except BaseException:
             self._commands.put(command)  # unread again, so that the end answers it as well

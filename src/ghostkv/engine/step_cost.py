@@ -77,6 +77,11 @@ class StepCost:
         """Tokens that a step reads on average."""
         return float(self._mean[-1])
 
+    @property
+    def measured(self) -> bool:
+        """Whether `times` is more than an assumption."""
+        return self._seconds > 0
+
     def times(self) -> StepTimes:
         """The costs, none negative; a second and fixed shares of it before the first step."""
         if self._times is None:

@@ -34,8 +34,8 @@ class Auto:
 
     def at_boundary(self, view: BoundaryView) -> Decision:
         """Keep, unless flushing gains enough or somebody has waited too long. Repeatable requests go last."""
-        if not view.waiting or (view.repeatable and view.others):
+        if view.repeatable and view.others:
             return Decision.KEEP
-        if view.gain >= LEAST_GAIN or (view.waited_s >= view.max_wait_s and view.turns >= 1):
+        if view.gain >= LEAST_GAIN or (view.waiting and view.waited_s >= view.max_wait_s and view.turns >= 1):
             return Decision.FLUSH
         return Decision.KEEP

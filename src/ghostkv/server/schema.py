@@ -37,7 +37,7 @@ MOST_DECISIONS = 10_000
 """Of a record that is to be followed."""
 
 MOST_ID = 128
-"""Characters of a session's id."""
+"""Characters of a session's or a program's id."""
 
 UNSUPPORTED = frozenset(
     {
@@ -94,6 +94,7 @@ class Extension(StructureExtension):
     replay: Annotated[list[ReplayedDecision], Field(max_length=MOST_DECISIONS)] | None = None  # of a reply
     long_prompt: Annotated[LongPrompt, BeforeValidator(LongPrompt)] = LongPrompt.REFUSE
     session: Annotated[str, Field(min_length=1, max_length=MOST_ID)] | None = None
+    program: Annotated[str, Field(min_length=1, max_length=MOST_ID)] | None = None  # of many calls; else the session
     payload_budget: int = DEFAULT_BUDGET
     deadline_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None  # from now on, for all answers asked for
     plan: Annotated[
@@ -132,6 +133,7 @@ class Extension(StructureExtension):
             strict=self.strict,
             deterministic=self.deterministic,
             tenant=tenant.name,
+            program=self.program or self.session or "",
             share_group=tenant.share_group,
             payload_budget=self.payload_budget,
             long_prompt=self.long_prompt,

@@ -231,6 +231,7 @@ class Chain:
             grammar=self.turn.grammar,
             scores=self.turn.scores,
             account=self.turn.tenant,
+            program=self.turn.program,
             flushed_prompt=self._flushed_prompt(carried),
             repeatable=self.turn.repeatable,
         )

@@ -11,7 +11,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
 from ghostkv.backends.base import Backend
-from ghostkv.errors import DeadEnd, EngineFault
+from ghostkv.errors import DeadEnd, DeadlineExceeded, EngineFault
 from ghostkv.protocol.render import Assembled
 from ghostkv.request import BoundaryMark, Decision, Delta, Finish, FinishReason, SegmentRequest
 from ghostkv.session.chain import Chain, Closed
@@ -36,7 +36,7 @@ async def run(
     `seats` may have its segments run elsewhere; `closed` is told what each segment leaves; from another `start` than
     its own only what follows is streamed. Closing the generator early cancels the engine request. Raises
     InvalidRequest, ContextLengthExceeded among them, before any generation, DeadEnd where a grammar comes to one,
-    and what the backend raises.
+    DeadlineExceeded where the backend ends it for its deadline, and what the backend raises.
     """
     chain = Chain.of(turn, context, backend.capabilities())
     seat = Seat(backend, chain, start.carried or chain.begin())
@@ -60,6 +60,7 @@ async def follow(
     `begun`: other chains of the same answer run already, so that this one is not turned away by a full line.
     """
     home, records = seat.chain, list(start.records)
+    left_s = _countdown(home, start)
     while True:
         phase = _Stopwatch(home.context.clock)
         with phase("render"):
@@ -74,7 +75,8 @@ async def follow(
         if not records:
             check_shown(home.turn, assembled, at_home=chain is home)
         segment = _Decoded(start, short=not records and chain.begins_short)
-        request = start.opened(replace(chain.request(len(records), assembled, carried), begun=begun))
+        request = replace(chain.request(len(records), assembled, carried), begun=begun, deadline_s=left_s())
+        request = start.opened(request)
         start = FROM_THE_START
         try:
             async for delta in seat.backend.generate(request):
@@ -90,11 +92,7 @@ async def follow(
         finish = segment.finish
         if finish is None:
             raise EngineFault(f"the backend ended {request.id} without saying why")
-        if finish.reason is FinishReason.DEAD_END:
-            raise DeadEnd(
-                f"after {finish.state.emitted} tokens the grammar lets nothing follow, and the answer is not complete "
-                f"there: {finish.note}"
-            )
+        _check_end(finish)
 
         with phase("extract"):
             transition = chain.extract(carried, segment.ids, finish)
@@ -107,6 +105,32 @@ async def follow(
             _pause(seat, request, segment)
             yield _finished(home, chain, finish, assembled, records)
             return
+
+
+def _countdown(home: Chain, start: Start) -> Callable[[], float | None]:
+    """Seconds that are left of a turn that begins now; None where it has no deadline.
+
+    An answer that goes on after a restart has none: it was that of a client who is gone.
+    """
+    seconds, clock = home.turn.deadline_s, home.context.clock
+    if seconds is None or start is not FROM_THE_START:
+        return lambda: None
+    due = clock() + seconds
+    return lambda: due - clock()
+
+
+def _check_end(finish: Finish) -> None:
+    """Raises where a request ended without its answer being complete, for a reason of its own."""
+    if finish.reason is FinishReason.DEADLINE:
+        raise DeadlineExceeded(
+            f"the deadline cannot be met any more, after {finish.state.emitted} tokens: {finish.note}",
+            param="ghostkv.deadline_s",
+        )
+    if finish.reason is FinishReason.DEAD_END:
+        raise DeadEnd(
+            f"after {finish.state.emitted} tokens the grammar lets nothing follow, and the answer is not complete "
+            f"there: {finish.note}"
+        )
 
 
 class _Decoded:

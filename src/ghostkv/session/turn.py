@@ -47,6 +47,7 @@ class Turn:
     replay: tuple[int, ...] | None = None  # output tokens before each flush that a record says; None: decide anew
     seeded: bool = False  # the client chose the seed
     tenant: str = ""  # whose it is
+    program: str = ""  # of that tenant's, the agent or session that it belongs to; "": none in particular
     share_group: str = ""  # of tenants that find each other's cached blocks; "": none but its own
     steering: Steering = NO_STEERING
     payload_budget: int = DEFAULT_BUDGET  # bytes

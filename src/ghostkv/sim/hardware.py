@@ -27,12 +27,21 @@ def read_hardware(path: Path) -> StepTimes:
     Raises ConfigError for another.
     """
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if len(rows) == 1 and set(_FIELDS) <= rows[0].keys():
-            return StepTimes(*(float(rows[0][name]) for name in _FIELDS))
-        return fitted(rows)
+        text = path.read_text(encoding="utf-8")
+        if set(_FIELDS) <= (costs := _one_object(text)).keys():
+            return StepTimes(*(float(costs[name]) for name in _FIELDS))
+        return fitted([json.loads(line) for line in text.splitlines() if line.strip()])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} holds no step costs: {error!r}") from error
+
+
+def _one_object(text: str) -> dict[str, Any]:
+    """The object that a text is; an empty one for a text that is something else."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def fitted(rows: Sequence[Mapping[str, Any]], *, reading: bool = True) -> StepTimes:

@@ -113,6 +113,7 @@ class SimSession:
             residency=self._policy,
             remaining=remaining,
             account=self.job.tenant,
+            program=self.job.program,
             flushed_prompt=flushed,
             repeatable=self.job.repeatable,
         )

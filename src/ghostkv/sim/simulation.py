@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from ghostkv.engine.engine import Engine
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.step_cost import StepTimes
 from ghostkv.engine.text_gate import Detokenizer
+from ghostkv.errors import DeadlineExceeded, Overloaded
 from ghostkv.kv.pool import BlockPool
 from ghostkv.request import Delta, Finish, FinishReason, SegmentRequest, Token
 from ghostkv.residency import Policy
@@ -45,6 +46,16 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Missed:
+    """One answer that did not end: its deadline was predicted or found not to be met."""
+
+    job: Job
+    why: str
+    at: float  # seconds since its arrival; 0 where it was refused
+    tokens: int  # generated for nothing
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A simulated run."""
 
@@ -56,6 +67,7 @@ class Outcome:
     rehydrated: int  # prompt tokens computed because a boundary was flushed
     peak_blocks: int
     steps: int
+    missed: tuple[Missed, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -163,6 +175,7 @@ class Simulation:
         self._due: list[tuple[float, int, SegmentRequest]] = []
         self._order = count()
         self._ended: list[Ended] = []
+        self._missed: list[Missed] = []
         self._tokens = self._rehydrated = 0
         self._most = _MOST * sum(job.output for job in workload.jobs)
         self._most_at = 0.0
@@ -178,7 +191,7 @@ class Simulation:
             if self._engine.idle:
                 self.clock.time = max(self.clock.time, self._due[0][0])
             while self._due and self._due[0][0] <= self.clock.time:
-                self._engine.add(heapq.heappop(self._due)[2])
+                self._ask(heapq.heappop(self._due)[2])
             for delta in self._engine.step():
                 self._take(delta)
                 if delta.finish is not None:
@@ -196,7 +209,18 @@ class Simulation:
             rehydrated=self._rehydrated,
             peak_blocks=stats.peak_live_blocks,
             steps=stats.steps,
+            missed=tuple(self._missed),
         )
+
+    def _ask(self, request: SegmentRequest) -> None:
+        job = self._running[request.id].session.job
+        if job.deadline_s is not None:
+            request = replace(request, deadline_s=job.arrival + job.deadline_s - self.clock.time)
+        try:
+            self._engine.add(request)
+        except (Overloaded, DeadlineExceeded) as refusal:
+            del self._running[request.id]
+            self._missed.append(Missed(job, refusal.message, 0.0, 0))
 
     def _take(self, delta: Delta) -> None:
         course, now = self._running[delta.request_id], self.clock.time
@@ -217,6 +241,9 @@ class Simulation:
             self._later(now + self._setup.boundary_s, request)
             return
         job = session.job
+        if finish.reason is FinishReason.DEADLINE:
+            self._missed.append(Missed(job, finish.note, now - job.arrival, finish.state.emitted))
+            return
         self._ended.append(
             Ended(job, course.first - job.arrival, now - job.arrival, course.silence, session.segments - 1)
         )

@@ -20,6 +20,8 @@ class Job:
     max_tokens: int  # that its client allows
     tenant: str = ""
     repeatable: bool = False
+    program: str = ""  # of the tenant's
+    deadline_s: float | None = None  # from its arrival to the end of its answer
 
 
 @dataclass(frozen=True, slots=True)
