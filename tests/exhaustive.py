@@ -30,7 +30,8 @@ from checkpoints import write_hf_checkpoint
 from ghostkv.backends.embedded import EmbeddedBackend
 from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits
-from ghostkv.engine.controller import Controller, Outlook, Pressure
+from ghostkv.engine.controller import Controller
+from ghostkv.engine.forecast import Work
 from ghostkv.engine.scheduler import Scheduler
 from ghostkv.engine.step_cost import StepCost
 from ghostkv.errors import GhostError
@@ -103,11 +104,8 @@ class Chosen:
 class Indifferent(Controller):
     """Predicts that nothing is gained and that segments pay, whatever it was told: what is done is `Choices`'."""
 
-    def gain(self, outlook: Outlook, pressure: Pressure) -> float:
+    def gain(self, works: Sequence[Work]) -> float:
         return 0.0
-
-    def whole_pays(self, outlook: Outlook, pressure: Pressure) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +475,9 @@ class Explorer:
         held = {sequence.allocation.key for sequence in running.values()}
         assert pool._held.keys() == held, f"{len(pool._held)} hold blocks and {len(held)} requests run"
         claimed = {f"{each.turn}.{each.segments}" for each in world.sessions.values() if each.phase == "running"}
-        assert claimed == {*running, *scheduler._line._owner}, "the sessions' requests are not those that there are"
+        assert claimed == {*running, *(each.request.id for each in scheduler._line)}, (
+            "the sessions' requests are not those that there are"
+        )
         if not running:
             assert pool.free + pool.cached == BLOCKS, "blocks have leaked"
         for node in pool._index:
@@ -497,8 +497,7 @@ class Explorer:
     def _key(self, world: World) -> object:
         """Equal for states of which no one could tell which is which, but for the names of blocks."""
         scheduler, pool = world.scheduler, world.scheduler.pool
-        accounts = scheduler._line._accounts.values()  # there is one tenant at most
-        line = tuple(name for account in accounts for name in (*account.resuming, "", *account.arriving))
+        line = tuple((each.request.id, each.request.state.emitted > 0) for each in scheduler._line)  # of one program
         running = tuple(
             (name, each.filled, each.reserved, tuple(map(self._label(pool), each.allocation.table.tolist())))
             for name, each in scheduler._running.items()
@@ -516,15 +515,13 @@ class Explorer:
 
     def _scheduler(self) -> Scheduler:
         scheduler = Scheduler(BlockPool(BLOCKS, identity=self.model.manifest), self._limits, self._detokenizer)
-        scheduler._controller = self._controller
+        scheduler._controller = scheduler._ahead._controller = self._controller
         return scheduler
 
     def _copy(self, world: World) -> World:
         """Apart from `world` in all that changes; what is never written, or only measures, is shared."""
         scheduler = world.scheduler
-        accounts = scheduler._line._accounts.values()
-        waiting = [each for account in accounts for each in (*account.arriving.values(), *account.resuming.values())]
-        requests = [each.request for each in waiting]
+        requests = [each.request for each in scheduler._line]
         requests += [each.request for each in scheduler._running.values()]
         states = [request.state for request in requests]
         shared = (scheduler._detokenizer, scheduler.limits, scheduler.speculation, scheduler._controller)
