@@ -159,11 +159,14 @@ def test_an_abandoned_iterator_frees(site: Site) -> None:
 
 
 def test_cancel_by_id_ends_the_stream(site: Site) -> None:
+    site.runner.permits = permits = threading.Semaphore(1)
+
     async def main() -> None:
         async with aclosing(site.service.generate(request(remaining=900))) as stream:
             await anext(stream)
             site.service.cancel("unknown")
             site.service.cancel("r")
+            permits.release(900)
             last = [delta async for delta in stream][-1]
             assert last.finish is not None and last.finish.reason is FinishReason.CANCELLED
         assert await site.settled() == 0

@@ -29,7 +29,8 @@ def test_it_is_the_default_with_the_constants_of_segment() -> None:
         ({"waited_s": 9.99}, Decision.KEEP),
         ({"waited_s": 10.0}, Decision.FLUSH),
         ({"waited_s": 10.0, "turns": 0.9}, Decision.KEEP),  # the turns so far have cost enough
-        ({"gain": 5.0, "waited_s": 99.0, "waiting": 0}, Decision.KEEP),  # nobody would come in
+        ({"gain": 0.05, "waited_s": 99.0, "waiting": 0}, Decision.KEEP),  # nobody would come in
+        ({"gain": 0.1, "waiting": 0}, Decision.FLUSH),  # those who run are in each other's way
         ({"gain": 5.0, "waited_s": 99.0, "repeatable": True, "others": 1}, Decision.KEEP),  # they go first
         ({"gain": 0.1, "repeatable": True, "others": 0}, Decision.FLUSH),
         ({"waited_s": 10.0, "repeatable": True, "others": 0}, Decision.FLUSH),
