@@ -309,7 +309,23 @@ def test_the_cost_of_a_row_is_never_negative_nor_all_there_is() -> None:
         cost = StepCost()
         for rows in (1, 2, 3, 4) * 50:
             cost.observe(rows, 1.0 + slope * rows if slope < 0 else 1e-3 + 100 * rows**3)
-        assert cost.times().base >= 0 and cost.times().row >= 0
+        assert cost.times().base > 0 and cost.times().row >= 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 70), st.integers(0, 512), st.integers(0, 9000), st.floats(1e-4, 1.0)), min_size=1
+    ),
+    tile_rows=st.sampled_from([1, 8]),
+)
+def test_no_step_is_free(steps: list[tuple[int, int, int, float]], tile_rows: int) -> None:
+    cost = StepCost(tile_rows)
+    for rows, prefill, read, seconds in steps:
+        cost.observe(rows, seconds, prefill=prefill, read=read)
+    assert cost.times().step(0) > 0
+    assert Speculation(PromptLookup, cost=cost).lengths([], 0, 9) == []
+    assert len(Speculation(PromptLookup, cost=cost).lengths(proposals(0.9, 0.1), 7, 9)) == 2
 
 
 def test_it_is_measured_and_old_measurements_are_forgotten() -> None:

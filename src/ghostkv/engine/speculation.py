@@ -52,7 +52,8 @@ class Speculation:
         candidates = sorted(_candidates(proposals, rate * times.row), reverse=True)[: max(room, 0)]
         for count, (chance, _) in enumerate(candidates, 1):
             tokens += chance
-            if tokens > rate * (seconds := times.step(rows + count, read, prefill)):
+            seconds = times.step(rows + count, read, prefill)
+            if tokens / seconds > rate:
                 best, rate = count, tokens / seconds
         lengths = [0] * rows
         for _, index in candidates[:best]:

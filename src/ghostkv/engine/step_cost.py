@@ -18,6 +18,7 @@ _MEMORY = 256  # steps over which their cost is averaged
 # Seconds per second of an empty step where nothing is known (a CPU and a small model): of a tile, of a row that
 # decodes, of a prompt token, of a token in the pool that a row reads.
 _PRIOR = np.array([1 / 4, 1 / 32, 1 / 32, 1 / 12_000])
+_EXPLAINED = 0.98  # of the mean, at most: an empty step always costs something
 # How much each must vary between steps (squared) to outweigh that.
 _WEIGHT = np.array([0.02, 4.0, 64.0, 250_000.0])
 
@@ -95,10 +96,10 @@ class StepCost:
         prior = self._prior * (mean / (1 + float(self._prior @ self._mean)))
         slopes = np.linalg.solve(self._covariance + self._ridge, self._with_seconds + self._ridge @ prior)
         slopes = np.maximum(slopes, 0.0)
-        explained = float(slopes @ self._mean)
-        if explained > mean:
-            slopes *= mean / explained
-            explained = mean
+        explained, most = float(slopes @ self._mean), _EXPLAINED * mean
+        if explained > most:
+            slopes *= most / explained
+            explained = most
         return self._named(mean - explained, slopes)
 
     def _named(self, base: float, slopes: Floats) -> StepTimes:
