@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ghostkv.request import Decision, Token
+from ghostkv.request import Decision, Message, Sampling, Token
 from ghostkv.residency import Policy, SegmentBudget, policy
 from ghostkv.residency.auto import Auto
 from ghostkv.residency.segment import Segment
@@ -18,6 +18,19 @@ from ghostkv.session.resumption import resumed
 from ghostkv.session.start import FROM_THE_START, Start
 from ghostkv.session.turn import Event, Finished, Output, SegmentRecord, Turn
 from ghostkv.session.worker import Worker
+
+HERE = Manifest((("model", "m"),))
+KEY = ("t", "s")
+"""Of the sessions in `capsules`: tenant and id."""
+TURN = Turn(
+    "t",
+    Sampling(temperature=0.9, seed=4, logprobs=1),
+    max_tokens=120,
+    messages=(Message("user", "The code of the Halcyon is AX-12. Tell me of its 14 masts."),),
+    ignore_eos=True,
+    tenant="t",
+    residency="segment",
+)
 
 SHORT = Segment(budget=SegmentBudget(target=24, cap=40, tail=16, state=24, recall=16))
 

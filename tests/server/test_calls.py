@@ -17,7 +17,7 @@ from ghostkv.request import Message
 from ghostkv.server.extension import ReplyExtension
 from ghostkv.session.calls import CallRecord, digest, intended, settled
 from server.test_process import Running, Start, start
-from server.test_stored_sessions import Opening, opening
+from server.test_stored_sessions import Opening, held_writes, opening
 from server.test_tools import OSLO, ROME, TOOLS, written
 from services import Service, until
 
@@ -113,16 +113,7 @@ def test_a_call_is_logged_once_and_settled_once() -> None:
 def test_a_call_is_committed_before_its_end_is_said(opening: Opening) -> None:
     """While the store writes nothing, no client has a whole call; what a session shows, it has committed or will."""
     with opening(CALLS) as service:
-        store: Any = service.server.serving.store
-        held, apply, allowed = threading.Event(), store._apply, [1]  # the session, and the answer's beginning
-
-        def slow(changes: Any) -> None:
-            if allowed[0] < 0:
-                held.wait(20)
-            allowed[0] -= 1
-            apply(changes)
-
-        store._apply = slow
+        held = held_writes(service)
         service.http.post("/v1/sessions", json={"id": "s"})
         chunks: list[Any] = []
         reader = threading.Thread(target=lambda: chunks.extend(all_of(service, asked(HI))), daemon=True)

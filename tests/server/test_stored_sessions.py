@@ -146,19 +146,25 @@ def test_a_kept_session_tells_what_it_prefills_again(opening: Opening, caplog: p
     assert told["prefilled_again"] == told["at_token"] + len("assistant\n") and told["generated_again"] == 0
 
 
+def held_writes(service: Service) -> threading.Event:
+    """After the session itself and an answer's beginning its store writes nothing until this is set."""
+    store: Any = service.server.serving.store
+    held, apply, allowed = threading.Event(), store._apply, [1]
+
+    def slow(changes: Any) -> None:
+        if allowed[0] < 0:
+            held.wait(20)
+        allowed[0] -= 1
+        apply(changes)
+
+    store._apply = slow
+    return held
+
+
 def test_before_a_segment_is_said_its_boundary_is_kept(opening: Opening) -> None:
     """While the store writes nothing, no token after the boundary is said; the engine goes on meanwhile."""
     with opening() as service:
-        store: Any = service.server.serving.store
-        held, apply, allowed = threading.Event(), store._apply, [1]  # the session itself, and the answer's beginning
-
-        def slow(changes: Any) -> None:
-            if allowed[0] < 0:
-                held.wait(20)
-            allowed[0] -= 1
-            apply(changes)
-
-        store._apply = slow
+        held = held_writes(service)
         service.http.post("/v1/sessions", json={"id": "s"})
         reader = threading.Thread(target=lambda: service.http.post(RAW, json=body()), daemon=True)
         reader.start()

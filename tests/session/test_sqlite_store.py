@@ -16,29 +16,18 @@ from typing import Any
 
 import pytest
 
-from capsules import Said, capsules, go_on, with_short_segments
+from capsules import HERE, KEY, TURN, Said, capsules, go_on, with_short_segments
 from ghostkv.errors import ConfigError, GhostError, RecordRefused, StoreError
-from ghostkv.request import Message, Sampling, Token
+from ghostkv.request import Message, Token
 from ghostkv.session.capsule import Capsule, seal
 from ghostkv.session.manifest import Manifest
 from ghostkv.session.parts import change, joined
 from ghostkv.session.plain import encode
 from ghostkv.session.record import NewTurn, SessionRecord, Status
 from ghostkv.session.sqlite_store import SqliteStore
-from ghostkv.session.turn import Output, Turn
+from ghostkv.session.turn import Output
 from ghostkv.session.worker import Worker
 
-HERE = Manifest((("model", "m"),))
-KEY = ("t", "s")
-TURN = Turn(
-    "t",
-    Sampling(temperature=0.9, seed=4, logprobs=1),
-    max_tokens=120,
-    messages=(Message("user", "The code of the Halcyon is AX-12. Tell me of its 14 masts."),),
-    ignore_eos=True,
-    tenant="t",
-    residency="segment",
-)
 MIB = 2**20
 
 

@@ -10,28 +10,15 @@ from typing import Any
 
 import pytest
 
-from capsules import Said, capsules, go_on, with_short_segments
+from capsules import HERE, KEY, TURN, Said, capsules, go_on, with_short_segments
 from ghostkv.errors import GhostError, RecordRefused, StoreError
-from ghostkv.request import Message, Sampling
+from ghostkv.request import Message
 from ghostkv.session.calls import CallRecord
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.manifest import Manifest
 from ghostkv.session.record import SessionRecord
 from ghostkv.session.stores import open_store
-from ghostkv.session.turn import Turn
 from ghostkv.session.worker import Worker
-
-HERE = Manifest((("model", "m"),))
-KEY = ("t", "s")
-TURN = Turn(
-    "t",
-    Sampling(temperature=0.9, seed=4, logprobs=1),
-    max_tokens=120,
-    messages=(Message("user", "The code of the Halcyon is AX-12. Tell me of its 14 masts."),),
-    ignore_eos=True,
-    tenant="t",
-    residency="segment",
-)
 
 
 @pytest.fixture(scope="module")

@@ -8,30 +8,21 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from capsules import Said, capsules, go_on, with_short_segments
+from capsules import HERE, Said, capsules, go_on, with_short_segments
+from capsules import TURN as WITH_LOGPROBS
 from ghostkv.errors import StoreError
-from ghostkv.request import Message, Sampling
+from ghostkv.request import Sampling
 from ghostkv.session.capsule import Capsule
-from ghostkv.session.manifest import Manifest
 from ghostkv.session.sqlite_store import SqliteStore
-from ghostkv.session.turn import Turn
 from ghostkv.session.worker import Worker
 
-HERE = Manifest((("model", "m"),))
 MIB = 2**20
-TURN = Turn(
-    "t",
-    Sampling(temperature=0.9, seed=4),
-    max_tokens=120,
-    messages=(Message("user", "The code of the Halcyon is AX-12. Tell me of its 14 masts."),),
-    ignore_eos=True,
-    tenant="t",
-    residency="segment",
-)
+TURN = replace(WITH_LOGPROBS, sampling=Sampling(temperature=0.9, seed=4))
 
 
 @pytest.fixture(scope="module")

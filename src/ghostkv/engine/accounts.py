@@ -66,6 +66,11 @@ class Account(Service):
         return bool(self.busy)
 
     @property
+    def waits(self) -> bool:
+        """Whether a request of it is in line."""
+        return any(program.waits for program in self.busy.values())
+
+    @property
     def waiting(self) -> list[Program]:
         """Programs with requests in line."""
         return [program for program in self.busy.values() if program.waits]

@@ -160,7 +160,7 @@ class Line:
 
     def _lined(self) -> list[Account]:
         """Tenants with requests in line."""
-        return [account for account in self._accounts.values() if account.waiting] if self._waiting else []
+        return [account for account in self._accounts.values() if account.waits] if self._waiting else []
 
     def _next(self) -> Account | None:
         return min(

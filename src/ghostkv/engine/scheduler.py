@@ -103,6 +103,8 @@ class Scheduler:
         """End what its deadline has passed, and what could not be complete by then even with nothing beside it."""
         deltas = []
         for waiting in self._line.dated:
+            if self._ahead.alone_s(waiting.request) <= waiting.deadline - now:
+                continue  # even if nothing of its prompt is found
             if (needed := self._ahead.alone_s(waiting.request, self._found(waiting.request))) > waiting.deadline - now:
                 self._line.pop(waiting.request.id)
                 self._ahead.changed()
@@ -329,6 +331,8 @@ class Scheduler:
             # A structure is never flushed inside: all of it is reserved, see `check_fits`.
             return BoundaryMark(kind, Decision.KEEP)
         left, reserved = request.remaining - sequence.generated, sequence.reserved - sequence.generated
+        waited_s = self._line.oldest(now)
+        turn_s = self._turn_s(sequence, waited_s)
         view = BoundaryView(
             kind=kind,
             resident=sequence.resident,
@@ -338,9 +342,9 @@ class Scheduler:
             waiting=len(self._line),
             reserved=reserved,
             gain=self._gain(sequence, left),
-            waited_s=self._line.oldest(now),
+            waited_s=waited_s,
             max_wait_s=self.limits.max_wait_s,
-            turns=self._turns(sequence, now),
+            turns=self._controller.turns(turn_s) if turn_s else 0.0,
             repeatable=request.repeatable,
             others=self._instead(request),
         )
@@ -349,14 +353,14 @@ class Scheduler:
         if reason:
             decision = Decision.FLUSH
             if reason == "policy" and view.turns >= 1 and view.waited_s >= view.max_wait_s:
-                self._controller.took_turn(self._ahead.turn_s(sequence))
+                self._controller.took_turn(turn_s)
         return BoundaryMark(kind, decision, reason, sequence.emitted, view.gain, view.waited_s, view.waiting)
 
-    def _turns(self, sequence: Sequence, now: float) -> float:
-        """Flushes like that of this request, only for somebody's turn, that there is credit for."""
-        if not sequence.request.flushed_prompt or self._line.oldest(now) < self.limits.max_wait_s:
+    def _turn_s(self, sequence: Sequence, waited_s: float) -> float:
+        """What a flush of this request, only for somebody's turn, would cost; 0 where it is nobody's."""
+        if not sequence.request.flushed_prompt or waited_s < self.limits.max_wait_s:
             return 0.0
-        return self._controller.turns(self._ahead.turn_s(sequence))
+        return self._ahead.turn_s(sequence)
 
     def _gain(self, sequence: Sequence, left: int) -> float:
         """What flushing here is worth: nothing where that frees no block and nobody waits for a turn."""
