@@ -145,6 +145,14 @@ def test_an_id_is_given_once(server: Opening) -> None:
         claimed(other, ("t", "absent"))
 
 
+def test_a_name_that_the_database_cannot_hold_is_nobody_s(server: Opening) -> None:
+    one = server()
+    with pytest.raises(SessionNotFound):
+        claimed(one, ("t", "a\0b"))
+    kept(one, session())
+    assert claimed(one) is None
+
+
 def test_a_session_that_another_deleted_does_not_come_back(server: Opening) -> None:
     one, other = server(), server()
     kept(one, session())

@@ -99,7 +99,7 @@ class PostgresStore(WritingStore):
 
     def _claimed(self, key: Key, here: Manifest) -> Stored | None:
         with self._database.reading() as db:
-            stands = postgres.standing(db, self._id, key, lock=True)
+            stands = None if "\0" in key[1] else postgres.standing(db, self._id, key, lock=True)  # text has no NUL
             if stands is None:
                 self._lost(key)
                 raise SessionNotFound(f"there is no session {key[1]!r}", param="session")
