@@ -2,8 +2,8 @@
 
 Two real `ghostkv serve` processes. Under load: `--sessions` clients read answers from the first under every policy,
 greedy and seeded, and while they read all is handed over to the second; compared with the answers of a server that
-nobody moved. Alone: one answer at history lengths 256, 1,024 and 4,096 that is kept (`full`), and one in `segment`; the
-gap is the longest pause between two tokens after the order to move, beside the median pause before it. Appends to
+nobody moved. Alone: one answer at history lengths 256, 1,024 and 4,096 that is kept (`full`), and in `segment`; the gap
+is the longest pause between two tokens after the order to move, beside the median pause before it. Appends to
 results/migration.jsonl; ends with 1 where a token differed or a session was lost.
 """
 
@@ -164,7 +164,7 @@ async def measure(arguments: argparse.Namespace, options: list[str]) -> list[dic
     came(await under_load(arguments, options))
     for length in arguments.lengths:
         came(await alone(arguments, options, "full", length))
-    for length in arguments.lengths[:1]:
+    for length in arguments.lengths:
         came(await alone(arguments, options, "segment", length))
     return rows
 

@@ -18,17 +18,24 @@ from ghostkv.llm import LLM
 from ghostkv.session.turn import Finished, Output, SegmentRecord, Turn
 from ghostkv.trace import Trace
 
+_LINE_S = 10.0  # at least, between two lines in a log
+
 
 class Progress:
-    """A spinner with the latest announcement, on standard error; silent where that is no terminal."""
+    """On standard error a spinner with the latest announcement; in a log, of what takes long, a line now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = Console(stderr=True)
         self._status: Status | None = None
+        self._clock = clock
+        self._said = clock()
 
     def __call__(self, announcement: str) -> None:
         """Show what takes long now."""
         if not self._console.is_terminal:
+            if (now := self._clock()) - self._said >= _LINE_S:
+                self._said = now
+                print(announcement, file=sys.stderr, flush=True)
             return
         if self._status is None:
             self._status = self._console.status(announcement)
