@@ -74,7 +74,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers_is(
     half, lab = oracle(exported, torch.bfloat16), Lab(smollm2_path, torch.bfloat16)
     ours_kl, theirs_kl = [], []
     engine = lab.engine(blocks=512)
-    for i, prompt in enumerate(prompts):
+    for i, prompt in enumerate(prompts[:8]):  # transformers takes long where the processor has no bfloat16
         ids = prompt + engine.run([request(str(i), prompt, TOKENS)]).ids[str(i)]
         truth = all_logits(reference, ids[:-1]).log_softmax(-1)
         table = np.arange(100, 100 + len(ids) // 16 + 1, dtype=np.int32)

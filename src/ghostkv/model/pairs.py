@@ -7,6 +7,7 @@ the processor's features are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -28,6 +29,9 @@ class _BFloat(ir.Type):
 
 _PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 
+# (builder, total, a, b) -> total with some of the products of a and b
+Step = Callable[[Any, Any, Any, Any], Any]
+
 
 def native() -> bool:
     """Whether the processor has the instruction."""
@@ -36,17 +40,27 @@ def native() -> bool:
 
 def add_products(builder: Any, total: Any, a: Any, b: Any) -> Any:
     """total + low(a) * low(b) + high(a) * high(b), lane by lane; total float32, a and b words."""
-    if native():
-        return add_products_at_once(builder, total, a, b)
-    for half in (low, high):
-        total = call(builder, "llvm.fma.v16f32", F32_LANES, [half(builder, a), half(builder, b), total])
+    for step in steps():
+        total = step(builder, total, a, b)
     return total
 
 
-def add_products_at_once(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """`add_products` by the instruction."""
+def steps() -> tuple[Step, ...]:
+    """What `add_products` is made of, in order, for whoever interleaves several."""
+    return (_both,) if native() else (_lower, _upper)
+
+
+def _both(builder: Any, total: Any, a: Any, b: Any) -> Any:
     factors = [builder.bitcast(x, _PAIRS) for x in (a, b)]
     return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32_LANES, [total, *factors])
+
+
+def _lower(builder: Any, total: Any, a: Any, b: Any) -> Any:
+    return call(builder, "llvm.fma.v16f32", F32_LANES, [low(builder, a), low(builder, b), total])
+
+
+def _upper(builder: Any, total: Any, a: Any, b: Any) -> Any:
+    return call(builder, "llvm.fma.v16f32", F32_LANES, [high(builder, a), high(builder, b), total])
 
 
 def low(builder: Any, words: Any) -> Any:

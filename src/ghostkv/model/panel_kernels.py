@@ -14,7 +14,7 @@ from numba import njit, prange
 from ghostkv.model import vector as v
 from ghostkv.model.activations import activated
 from ghostkv.model.int8_kernels import quantize
-from ghostkv.model.tile import PANEL, TILE_ROWS, WORD, multiply_tile
+from ghostkv.model.tile import PANEL, PARTS, TILE_ROWS, WORD, multiply_tile
 
 _TILE = TILE_ROWS * PANEL
 
@@ -102,7 +102,7 @@ def multiply(
     int32 and scales float32 by output as the panels stand, row_scales float32 [rows]. Behind the last `paired` outputs
     stand as many more of the weight: their second digits, which are added, or, `gated` (a number of `activations`),
     x @ those.T, by which the activation of the first is multiplied (all outputs then). Each thread takes a run of
-    (panel, up to 8 rows).
+    (panel, up to TILE_ROWS rows).
     """
     plain = width - paired
     alone, pairs = (plain + PANEL - 1) // PANEL, (paired + PANEL - 1) // PANEL
@@ -117,8 +117,8 @@ def multiply(
             column = panel * PANEL if panel < alone else plain + (panel - alone) * PANEL
             count = min(PANEL, (plain if panel < alone else width) - column)
             source, own, second = first * inputs, panel * PANEL, -1
-            # Three tiles bring a panel near, a third each; where there are fewer, memory is busy as it is.
-            near = inputs * PANEL + tile % 3 * v.LANES * WORD // panels.itemsize if tiles >= 3 else 0
+            # Tiles bring the next panel near, a part each; where there are fewer than three, memory is busy as it is.
+            near = inputs * PANEL + tile % PARTS * v.LANES * WORD // panels.itemsize if tiles >= 3 else 0
             weights = own * inputs
             multiply_tile(x, source, inputs, panels, weights, starts, own, sums, at, last - first, weights + near)
             if panel >= alone:

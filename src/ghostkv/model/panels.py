@@ -1,4 +1,4 @@
-"""Weights laid out for `panel_kernels`: 48 outputs side by side, so that a product reads all of them once, in order.
+"""Weights laid out for `panel_kernels`: PANEL outputs side by side, so that a product reads all of them once, in order.
 
 Outputs with a second digit, and those digits, begin panels of their own, and so do the two halves of a gated weight;
 the last panel of each part is filled up with zeros.
@@ -30,11 +30,14 @@ _FEATURES = {torch.bfloat16: "avx512bf16", torch.int8: "avx512vnni"}
 def readable(weight: torch.Tensor) -> bool:
     """Whether `multiply` reads such a weight on this processor, and nothing else here reads it faster.
 
-    Processors with tile registers (AMX) multiply bfloat16 several times as fast by the library.
+    Processors with tile registers (AMX) multiply bfloat16 several times as fast by the library. AVX-512 without the
+    instruction is the library's, too.
     """
     features, feature = _features(), _FEATURES.get(weight.dtype)
     if weight.device.type != "cpu" or feature is None or weight.shape[1] * weight.element_size() % WORD:
         return False
+    if not features.get("avx512f", False):
+        return features.get("avx2", False) and features.get("fma", False)
     return features.get(feature, False) and not (weight.dtype == torch.bfloat16 and features.get("amx-bf16", False))
 
 
@@ -67,7 +70,7 @@ class Panels:
     inputs: int
     paired: int
     gated: int  # a number of `activations`, else 0
-    weights: npt.NDArray[Any]  # flat [panels][words][48][elements of a word]; bfloat16 as uint16, or int8
+    weights: npt.NDArray[Any]  # flat [panels][words][PANEL][elements of a word]; bfloat16 as uint16, or int8
     starts: npt.NDArray[np.int32] | None  # of digits, by place: what sums begin with, against ZERO_POINT
     scales: npt.NDArray[np.float32] | None  # of digits, by place
 
@@ -150,7 +153,7 @@ def _pieces(outputs: int, paired: int) -> Iterator[tuple[slice, slice, int]]:
 
 
 def _laid(by_output: torch.Tensor, paired: int) -> npt.NDArray[Any]:
-    """[outputs, n] as flat [panels][n][48], copied once."""
+    """[outputs, n] as flat [panels][n][PANEL], copied once."""
     pieces = list(_pieces(len(by_output), paired))
     size = pieces[-1][1].stop, by_output.shape[1], PANEL
     laid = zeros(*size, dtype=by_output.dtype, device=by_output.device)

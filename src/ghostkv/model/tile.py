@@ -1,8 +1,8 @@
 """The inner loop of a matrix product: a few rows times one panel of outputs, all sums in registers.
 
-Per output and row, one running sum takes up a 32-bit word of the inputs at a time, in order: four digits (`vpdpbusd`,
-exact) or two bfloat16 (`vdpbf16ps`, which rounds as that instruction does). So a row's bits cannot depend on the rows
-beside it. Needs AVX-512 with VNNI or BF16: see `panels.readable`.
+Per output and row, one running sum takes up a 32-bit word of the inputs at a time, in order: four digits (exact, so
+alike on every processor: `vpdpbusd`, or `vpmaddwd` twice) or two bfloat16 (`pairs.add_products`). So a row's bits
+cannot depend on the rows beside it. For AVX-512 with VNNI or BF16, and for AVX2: see `panels.readable`.
 
 Numba's disk cache knows the file of a kernel, not this one: after an edit here, `make clean-kernels`.
 """
@@ -15,11 +15,13 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from ghostkv.model.pairs import add_products_at_once
+from ghostkv.model import machine, pairs
 from ghostkv.model.vector import F32_LANES, I32, I32_LANES, LANES, broadcast, call, pointer, prefetch_line
 
-PANEL = 3 * LANES  # outputs of a panel
-TILE_ROWS = 8  # with PANEL: 24 sums, as many as 32 registers can hold beside what they are made of
+_WIDE = machine.instruction_sets().get("avx512f", False)
+PARTS = 3 if _WIDE else 1  # cache lines of a panel's words
+PANEL = PARTS * LANES  # outputs of a panel
+TILE_ROWS = 8 if _WIDE else 4  # 24 sums for 32 registers, or 8 for 16: with what they are made of as many as fit
 WORD = 4  # bytes
 _SECOND_CACHE = 2  # where what is brought near is put: a panel is larger than the first
 
@@ -27,6 +29,7 @@ _I64 = ir.IntType(64)
 
 
 _BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
+_SHORTS = ir.VectorType(ir.IntType(16), 2 * LANES)
 
 
 @intrinsic
@@ -44,12 +47,12 @@ def multiply_tile(
     count: Any,
     ahead: Any,
 ) -> Any:
-    """Inner products of `count` rows, 1 to 8, with the outputs of a panel.
+    """Inner products of `count` rows, 1 to TILE_ROWS, with the outputs of a panel.
 
-    sums[to + 48 i + j] = starts[start + j] + sum over k of x[row + i * inputs + k] * the panel's weight [j, k].
-    x uint16 (bfloat16) or uint8; panels, of that type or int8, hold [inputs / n][48][n], n elements being a word;
+    sums[to + PANEL i + j] = starts[start + j] + sum over k of x[row + i * inputs + k] * the panel's weight [j, k].
+    x uint16 (bfloat16) or uint8; panels, of that type or int8, hold [inputs / n][PANEL][n], n elements being a word;
     `panel` is where one begins. sums float32 or int32, starts None (0) or int32.
-    With 8 rows, every third cache line of the panel at `ahead`, which may lie outside, is brought near meanwhile.
+    With TILE_ROWS, one cache line of each word's of the panel at `ahead`, which may lie outside, is brought near.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -68,6 +71,7 @@ class _Tile:
         self.floats = kinds[7].dtype == types.float32
         self.lanes = F32_LANES if self.floats else I32_LANES
         self.per_word = WORD * 8 // kinds[0].dtype.bitwidth
+        self.steps = pairs.steps() if self.floats else (_add_four if _WIDE else _add_two_and_two,)
 
     def emit(self) -> None:
         builder = self.builder
@@ -85,7 +89,7 @@ class _Tile:
 
     def _loop(self, rows: int, words: Any) -> None:
         builder, before = self.builder, self.builder.block
-        first = [self._start(part) for part in range(PANEL // LANES)]
+        first = [self._start(part) for part in range(PARTS)]
         loop, after = builder.append_basic_block("tile.loop"), builder.append_basic_block("tile.after")
         builder.branch(loop)
         builder.position_at_end(loop)
@@ -100,11 +104,13 @@ class _Tile:
             self._bring_near(word)
         following = builder.add(word, _I64(1))
         word.add_incoming(following, loop)
-        sums = []
-        for index, row in enumerate(totals):
-            inputs = self._inputs(index, word)
-            sums.append([self._multiply(total, inputs, weight) for total, weight in zip(row, weights)])
-            for total, value in zip(row, sums[-1]):
+        sums: list[list[Any]] = [list(row) for row in totals]
+        for step in self.steps:  # all rows take one before the next, that few parts of the weights are in registers
+            for index, row in enumerate(sums):
+                inputs = self._inputs(index, word)
+                row[:] = [step(builder, total, inputs, weight) for total, weight in zip(row, weights)]
+        for row, after_word in zip(totals, sums):
+            for total, value in zip(row, after_word):
                 total.add_incoming(value, loop)
         builder.cbranch(builder.icmp_unsigned("<", following, words), loop, after)
         builder.position_at_end(after)
@@ -137,11 +143,33 @@ class _Tile:
         scalar = builder.load(self._pointer(0, builder.add(self.args[1], at), I32), align=1)
         return broadcast(builder, scalar, I32_LANES)
 
-    def _multiply(self, total: Any, inputs: Any, weights: Any) -> Any:
-        if self.floats:
-            return add_products_at_once(self.builder, total, inputs, weights)
-        digits = [self.builder.bitcast(value, _BYTES) for value in (inputs, weights)]
-        return call(self.builder, "llvm.x86.avx512.vpdpbusd.512", self.lanes, [total, *digits])
-
     def _pointer(self, index: int, offset: Any, vector: Any) -> Any:
         return pointer(self.context, self.builder, self.kinds[index], self.args[index], offset, vector)
+
+
+def _add_four(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
+    """total + the products of the four digits of each word."""
+    digits = [builder.bitcast(value, _BYTES) for value in (inputs, weights)]
+    return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32_LANES, [total, *digits])
+
+
+def _add_two_and_two(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
+    """The same without that instruction: the first and the third, as 16 bits each, then the second and the fourth."""
+    mine, theirs = (builder.bitcast(value, _SHORTS) for value in (inputs, weights))
+    first = builder.and_(mine, _shorts(255)), builder.ashr(builder.shl(theirs, _shorts(8)), _shorts(8))
+    second = builder.lshr(mine, _shorts(8)), builder.ashr(theirs, _shorts(8))
+    return builder.add(builder.add(total, _pair_sums(builder, *first)), _pair_sums(builder, *second))
+
+
+def _pair_sums(builder: Any, a: Any, b: Any) -> Any:
+    """Products of 16-bit integers, the two of each word added: by halves, for an AVX2 register holds eight words."""
+    halves = []
+    for first in (0, LANES):
+        order = ir.Constant(ir.VectorType(I32, LANES), list(range(first, first + LANES)))
+        factors = [builder.shuffle_vector(x, ir.Constant(_SHORTS, ir.Undefined), order) for x in (a, b)]
+        halves.append(call(builder, "llvm.x86.avx2.pmadd.wd", ir.VectorType(I32, LANES // 2), factors))
+    return builder.shuffle_vector(*halves, ir.Constant(I32_LANES, list(range(LANES))))
+
+
+def _shorts(value: int) -> ir.Constant:
+    return ir.Constant(_SHORTS, [value] * _SHORTS.count)
