@@ -38,6 +38,7 @@ class Turn:
     ids: npt.NDArray[np.int32]  # [prompt + output] tokens
     prompt: int  # tokens, the first of `ids`
     prefixes: npt.NDArray[np.int32]  # [full blocks] number of the exact prefix that ends in each block of `ids`
+    at: float  # seconds: when it arrives, or, of a session's later ones, after the answer before it
 
     @property
     def findable(self) -> list[int]:
@@ -51,7 +52,7 @@ def read_trace(path: Path, scale: int, seed: int) -> list[Turn]:
     text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     turns = _conversations(json.loads(text), seed) if text.lstrip().startswith("[") else _mooncake(text, scale)
     known: dict[tuple[int, bytes], int] = {}
-    return [Turn(session, ids, prompt, _prefixes(ids, known)) for session, ids, prompt in turns]
+    return [Turn(session, ids, prompt, _prefixes(ids, known), at) for session, ids, prompt, at in turns]
 
 
 def _prefixes(ids: npt.NDArray[np.int32], known: dict[tuple[int, bytes], int]) -> npt.NDArray[np.int32]:
@@ -62,7 +63,7 @@ def _prefixes(ids: npt.NDArray[np.int32], known: dict[tuple[int, bytes], int]) -
     return np.array(found, dtype=np.int32)
 
 
-_Part = tuple[int, npt.NDArray[np.int32], int]  # session, ids, prompt tokens
+_Part = tuple[int, npt.NDArray[np.int32], int, float]  # session, ids, prompt tokens, seconds
 
 
 def _mooncake(text: str, scale: int) -> Iterator[_Part]:
@@ -75,7 +76,7 @@ def _mooncake(text: str, scale: int) -> Iterator[_Part]:
         output = max(1, row["output_length"] // scale)
         fresh -= output
         ids = np.concatenate([named.reshape(-1)[:prompt], np.arange(fresh, fresh + output, dtype=np.int32)])
-        yield number, ids, min(prompt, named.size)
+        yield number, ids, min(prompt, named.size), row["timestamp"] / 1e3
 
 
 def _conversations(runs: Sequence[Mapping[str, object]], seed: int) -> list[_Part]:
@@ -89,9 +90,10 @@ def _conversations(runs: Sequence[Mapping[str, object]], seed: int) -> list[_Par
     for session in order:
         begun += numbers.expovariate(ARRIVALS_PER_S)
         at = begun
-        for ids, prompt, after_tool in _answers(template, runs[session]["traj"]):
-            at += numbers.expovariate(1 / (TOOL_S if after_tool else USER_S)) + (len(ids) - prompt) * TOKEN_S
-            heapq.heappush(timed, (at, tie, (session, ids, prompt)))
+        for number, (ids, prompt, after_tool) in enumerate(_answers(template, runs[session]["traj"])):
+            wait = numbers.expovariate(1 / (TOOL_S if after_tool else USER_S))
+            at += wait + (len(ids) - prompt) * TOKEN_S
+            heapq.heappush(timed, (at, tie, (session, ids, prompt, wait if number else begun + wait)))
             tie += 1
     return [heapq.heappop(timed)[2] for _ in range(len(timed))]
 

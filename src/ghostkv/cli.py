@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from ghostkv import comparison, evals, explain, kept, service, simulate, tools
+from ghostkv import comparison, evals, explain, kept, service, simulate, sizing, tools
 from ghostkv.errors import GhostError
 from ghostkv.options import (
     DEFAULTS,
@@ -47,6 +47,7 @@ app.command()(explain.explain)
 app.command()(service.serve)
 app.command()(service.drain)
 app.command()(simulate.sim)
+app.command()(sizing.size)
 app.add_typer(tools.models, name="models")
 tools.bench.command("pressure")(comparison.pressure)
 tools.bench.command("draw")(comparison.draw)

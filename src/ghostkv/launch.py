@@ -13,6 +13,7 @@ from ghostkv.engine.drafter import drafter
 from ghostkv.engine.stats import StepTrace
 from ghostkv.errors import ConfigError
 from ghostkv.residency import DEFAULT_RESIDENCY, policy
+from ghostkv.routing import DEFAULT_ROUTER, router
 from ghostkv.session.fit import check_pool
 from ghostkv.session.fleet import Fleet
 from ghostkv.session.worker import Worker
@@ -115,14 +116,17 @@ def open_fleet(
     config: EngineConfig,
     others: Sequence[str],
     *,
+    by: str = DEFAULT_ROUTER,
     announce: Callable[[str], None] = lambda _: None,
     on_step: Callable[[int, StepTrace], None] = lambda worker, trace: None,
 ) -> Worker:
     """`open_worker` for `model`, and one more for each of `others`: MODEL or MODEL:DTYPE, with a KV budget of its own.
 
-    Their segments are shared out as `Fleet` does; with no others it is the one worker. `on_step` is called on the
-    engines' threads, with the index of the worker. Raises what `open_worker` does.
+    Their segments are shared out as `Fleet` does, among equal workers by the router called `by`; with no others it is
+    the one worker. `on_step` is called on the engines' threads, with the index of the worker. Raises what `open_worker`
+    does.
     """
+    router(by)  # an unknown name is refused before a model is loaded
     workers = [open_worker(model, config, announce=announce, on_step=partial(on_step, 0))]
     try:
         for index, other in enumerate(others, 1):
@@ -131,7 +135,7 @@ def open_fleet(
         for worker in workers:
             worker.close()
         raise
-    return Fleet.of(workers)
+    return Fleet.of(workers, by)
 
 
 def _beside(

@@ -14,6 +14,7 @@ import typer
 from ghostkv.config import EngineConfig, ServerConfig, SessionLimits, parse_bytes
 from ghostkv.errors import ConfigError
 from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Budget, Dtype, KVDtype, Speculation, Threads
+from ghostkv.routing import DEFAULT_ROUTER, names
 from ghostkv.startup import Phases, process_start
 from ghostkv.telemetry.logs import LogFormat, LogLevel, configure
 
@@ -60,6 +61,14 @@ def serve(
             metavar="MODEL[:DTYPE]",
             help="One more model, or precision, to share the segments with; repeatable. Dense segments go to the "
             "strongest with room, light ones to the weakest. Each takes a KV budget of its own.",
+        ),
+    ] = None,
+    router: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Which of equal workers gets a segment: {', '.join(names())}.",
+            show_default=DEFAULT_ROUTER,
         ),
     ] = None,
     upstream: Annotated[
@@ -196,6 +205,8 @@ def serve(
     )
     if upstream is not None and worker:
         raise ConfigError("--upstream is one engine: it cannot be had with --worker")
+    if router is not None and not worker:
+        raise ConfigError("--router chooses among workers: it needs --worker")
     peers = Peers(tuple(peer or ()), read_secret(capsule_secret_file))
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
@@ -216,7 +227,9 @@ def serve(
         live = Live()
         stepped = live.stepped if page else lambda worker, trace: None
         if upstream is None:
-            serving = open_fleet(model or _MODEL, config, worker or (), announce=progress, on_step=stepped)
+            serving = open_fleet(
+                model or _MODEL, config, worker or (), by=router or DEFAULT_ROUTER, announce=progress, on_step=stepped
+            )
         else:
             serving = _over(upstream, model, config, upstream_key, upstream_model)
         progress.done()

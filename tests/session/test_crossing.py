@@ -21,6 +21,7 @@ from ghostkv.protocol.plan import Node, Plan
 from ghostkv.protocol.rules import BoundaryRule, FixedBoundary
 from ghostkv.request import BoundaryView, Decision, FinishReason, Message, Sampling, Steering, Window
 from ghostkv.residency import Policy, SegmentBudget, policy
+from ghostkv.routing import DEFAULT_ROUTER, Switch, router
 from ghostkv.session.chain import Carried, Chain
 from ghostkv.session.context import TurnContext
 from ghostkv.session.crossing import Crossing, Station
@@ -104,10 +105,14 @@ class Yard:
         stations = [self.station(i) for i in range(len(self.reciters))]
 
         async def collect() -> list[Event]:
-            seats = one_worker if alone else partial(Crossing, stations)
+            seats = one_worker if alone else partial(Crossing, stations, switch_of(stations))
             return [event async for event in run(self.reciters[0], turn, stations[0].context, seats)]
 
         return asyncio.run(collect())
+
+
+def switch_of(stations: Sequence[Station]) -> Switch:
+    return Switch(router(DEFAULT_ROUTER), len(stations))
 
 
 def find(name: str) -> Policy:
@@ -280,7 +285,8 @@ def test_density_chooses_among_those_with_room() -> None:
 
     async def collect() -> list[Event]:
         asked = turn(40, messages=(Message("user", "tell me how it went with them"),))
-        return [e async for e in run(yard.reciters[0], asked, stations[0].context, partial(Crossing, stations))]
+        seats = partial(Crossing, stations, switch_of(stations))
+        return [e async for e in run(yard.reciters[0], asked, stations[0].context, seats)]
 
     first, second, *_ = records_of(asyncio.run(collect()))
     assert (first.worker, first.reason[12:]) == ("w0", ": the weakest with room")
@@ -376,7 +382,9 @@ def test_there_and_back_is_the_identity(every: int) -> None:
             return super().__call__(seat)
 
     async def drive() -> None:
-        async for _ in run(yard.reciters[0], asked, words.context, partial(Noting, [yard.station(0)])):
+        stations = [yard.station(0)]
+        seats = partial(Noting, stations, switch_of(stations))
+        async for _ in run(yard.reciters[0], asked, words.context, seats):
             pass
 
     asyncio.run(drive())
@@ -402,7 +410,7 @@ def test_the_nodes_of_a_plan_stay_in_one_vocabulary() -> None:
 
     async def collect(yard: Yard, *, crossing: bool) -> list[Event]:
         stations = [yard.station(i) for i in range(len(yard.reciters))]
-        seats = partial(Crossing, stations, one_vocabulary=True) if crossing else one_worker
+        seats = partial(Crossing, stations, switch_of(stations), one_vocabulary=True) if crossing else one_worker
         return [event async for event in run_plan(yard.reciters[0], asked, stations[0].context, seats)]
 
     yard = Yard(

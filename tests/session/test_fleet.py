@@ -99,6 +99,54 @@ def test_equal_workers_give_the_bytes_of_one(fleet: Worker) -> None:
     assert len(crossed[2]) == len(alone[2]) >= 3
 
 
+def only_the_second(first: Worker, second: Worker) -> Fleet:
+    """A fleet whose second worker alone has room."""
+    made = Fleet.of([replace(first, load=lambda: Load(0, 0)), replace(second, load=lambda: Load(10**6, 0))])
+    assert isinstance(made, Fleet)
+    return made
+
+
+def test_an_answer_is_as_exact_on_an_equal_worker(fleet: Worker) -> None:
+    fine, coarse, again = workers(fleet)
+    turn = replace(TURN, residency="full", max_tokens=40)
+    both = only_the_second(fine, again)
+    alone, elsewhere = answered(fine, turn), answered(both, turn)
+    assert elsewhere[:2] == alone[:2] and elsewhere[3].exact
+    assert [record.worker for record in elsewhere[2]] == [f"{fine.name}:float32#2"]
+    assert both.switch.busy == (0, 0)
+    *_, records, end = answered(only_the_second(fine, coarse), turn)
+    assert (records[0].worker, end.exact) == (f"{fine.name}:float32", True)  # which stays where its bits are
+
+
+def test_a_prompt_that_comes_again_goes_where_its_blocks_are(fleet: Worker) -> None:
+    fine, _, again = workers(fleet)
+    turn = replace(
+        TURN, residency="full", max_tokens=4, messages=(Message("user", "what stands in no other test " * 9),)
+    )
+    answered(only_the_second(fine, again), turn)
+    made = Fleet.of([fine, again])
+    *_, records, _ = answered(made, turn)
+    assert records[0].worker == f"{fine.name}:float32#2" and records[0].usage.cached_tokens >= 16
+    assert records[0].reason.endswith("of 2 by lmetric")
+
+
+def test_what_a_client_leaves_counts_no_more(fleet: Worker) -> None:
+    fine, _, again = workers(fleet)
+    both = only_the_second(fine, again)
+
+    async def leave() -> tuple[int, ...]:
+        answer = both.run(both.checked(TURN))
+        async for event in answer:
+            if isinstance(event, Output):
+                break
+        busy = both.switch.busy
+        await answer.aclose()
+        return busy
+
+    assert asyncio.run(leave()) == (0, 1)
+    assert both.switch.busy == (0, 0)
+
+
 def without_merges(source: Path, directory: Path) -> Path:
     """The same model with a tokenizer that knows single bytes only."""
     shutil.copytree(source, directory)

@@ -89,6 +89,10 @@ class EmbeddedBackend:
         waiting = self._engine.scheduler.occupancy().waiting
         return Load(free_tokens=self._pool.available * BLOCK_TOKENS, waiting=waiting)
 
+    def found_tokens(self, ids: Sequence[int], domain: str) -> int:
+        """How many tokens at the beginning of a prompt of that domain have KV in the pool, about now."""
+        return len(self._pool.find(ids, domain)) * BLOCK_TOKENS
+
     def snapshot(self) -> Stats:
         """What the engine holds and has counted, about now."""
         return Stats.of(self._engine)

@@ -21,6 +21,7 @@ _NAME = re.compile(r"(?P<repo>\w[\w.-]*/(?!.*\.gguf$)\w[\w.-]*)(@(?P<revision>[\
 _WANTED = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
 _WANTED += ["*.safetensors", "model.safetensors.index.json"]
 _UNWANTED = ["*/*", "consolidated*.safetensors", "adapter*.safetensors"]  # the same weights again, or parts of others
+_SIZES = ["config.json", "model.safetensors.index.json"]
 _DEFAULT = "main"
 
 
@@ -36,6 +37,20 @@ def fetch(model: str, progress: Progress) -> Path:
     `progress` receives lines. Raises ModelNotFound for a name or revision that the Hub does not have, ModelError if it
     cannot be reached or does not let us in.
     """
+    found, repo = _snapshot(model, _WANTED, progress)
+    if not any(found.glob("*.safetensors")):
+        raise ModelError(f"{repo} has no *.safetensors file at {found.name}, the one format of weights that is fetched")
+    progress(f"{repo}: ready at {found}")
+    return found
+
+
+def fetch_config(model: str, progress: Progress) -> Path:
+    """As `fetch`, but no weights: the config, and where the parts of the weights are, which says how large they are."""
+    return _snapshot(model, _SIZES, progress)[0]
+
+
+def _snapshot(model: str, wanted: list[str], progress: Progress) -> tuple[Path, str]:
+    """The directory, and the id without revision."""
     match = _NAME.fullmatch(model)
     if match is None:
         raise ModelNotFound(f"{model!r} is not of the form org/name or org/name@revision", param="model")
@@ -48,7 +63,7 @@ def fetch(model: str, progress: Progress) -> Path:
         found = snapshot_download(
             repo,
             revision=revision,
-            allow_patterns=_WANTED,
+            allow_patterns=wanted,
             ignore_patterns=_UNWANTED,
             endpoint=os.environ.get("HF_ENDPOINT"),
             library_name="ghostkv",
@@ -72,10 +87,7 @@ def fetch(model: str, progress: Progress) -> Path:
             f"{repo}: cannot be downloaded: {said}. Check the network (HF_ENDPOINT, HF_HUB_OFFLINE), or pass the path "
             f"of a model; what was downloaded is kept"
         ) from error
-    if not any(Path(found).glob("*.safetensors")):
-        raise ModelError(f"{repo} at {revision} has no *.safetensors file, the one format of weights that is fetched")
-    progress(f"{repo}: ready at {found}")
-    return Path(found)
+    return Path(found), repo
 
 
 def _bar(repo: str, progress: Progress) -> type[Any]:

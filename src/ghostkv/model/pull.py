@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,10 +44,11 @@ KNOWN: Mapping[str, KnownModel] = {
 }
 
 
-def resolve_model(name_or_path: str, progress: Progress) -> Path:
+def resolve_model(name_or_path: str, progress: Progress, of_hub: Callable[[str, Progress], Path] = fetch) -> Path:
     """The file or directory meant by a known name, a path, or org/name[@revision] of the Hugging Face Hub.
 
-    What is not here is downloaded. Raises ModelNotFound for none of these, ModelError where downloading fails.
+    What is not here is downloaded, from the Hub by `of_hub`. Raises ModelNotFound for none of these, ModelError where
+    downloading fails.
     """
     path = Path(name_or_path).expanduser()
     if name_or_path in KNOWN:  # a file of that name is reached as ./name
@@ -55,7 +56,7 @@ def resolve_model(name_or_path: str, progress: Progress) -> Path:
     if path.exists():
         return path
     if hub_name(name_or_path) is not None:
-        return fetch(name_or_path, progress)
+        return of_hub(name_or_path, progress)
     raise ModelNotFound(
         f"no model {name_or_path!r}: it is no path, no org/name of the Hugging Face Hub, and the known names are: "
         f"{', '.join(KNOWN)}",

@@ -1,12 +1,13 @@
 """Which worker decodes the next segment (TGP R8): dense text goes to a strong one, light text to a weak one.
 
-Pure arithmetic on what is known before the segment begins. It does not know models, text or tokens, and what a worker
-is told when the text comes from another is `session.translate`'s business.
+Pure arithmetic on what is known before the segment begins. Which of equal workers it is, is not said here but by a
+router (`ghostkv.routing`). It does not know models, text or tokens, and what a worker is told when the text comes from
+another is `session.translate`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ghostkv.errors import InvariantViolation
@@ -22,7 +23,13 @@ class Resource:
     name: str
     strength: int  # rank among the workers: a larger model, or a finer precision of one model, is stronger
     room: int  # segments of this session's reservation that fit into its pool now
-    waiting: int  # requests in its line
+    new: int = 1  # tokens of the segment's prompt that it would have to compute, its blocks found
+    busy: int = 0  # segments that it has been given and has not ended
+    unread: int = 0  # tokens of their prompts that it has yet to compute
+
+
+Choose = Callable[[Sequence[Resource]], int]
+"""The index of one of equal workers; there is at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +40,16 @@ class Assignment:
     reason: str
 
 
-def assign_worker(density: float, resources: Sequence[Resource]) -> Assignment:
+def first(resources: Sequence[Resource]) -> int:
+    """The first of equal workers."""
+    return 0
+
+
+def assign_worker(density: float, resources: Sequence[Resource], choose: Choose = first) -> Assignment:
     """The worker for a segment of this density, as far as it can be told before it is decoded.
 
-    From DENSE on the strongest of those with room, below it the weakest of them; where none has room, the one with the
-    shortest line. Of equals the first. Raises InvariantViolation for no resources.
+    From DENSE on one of the strongest of those with room, below it one of the weakest of them; where none has room, one
+    of all. `choose` says which. Raises InvariantViolation for no resources.
     """
     if not resources:
         raise InvariantViolation("no worker is left to choose from")
@@ -45,10 +57,9 @@ def assign_worker(density: float, resources: Sequence[Resource]) -> Assignment:
         return Assignment(0, "the only worker")
     roomy = [index for index, resource in enumerate(resources) if resource.room > 0]
     if not roomy:
-        shortest = min(range(len(resources)), key=lambda index: resources[index].waiting)
-        return Assignment(shortest, "none has room: the shortest line")
-    if density >= DENSE:
-        strongest = max(roomy, key=lambda index: resources[index].strength)
-        return Assignment(strongest, f"density {density:.2f}: the strongest with room")
-    weakest = min(roomy, key=lambda index: resources[index].strength)
-    return Assignment(weakest, f"density {density:.2f}: the weakest with room")
+        return Assignment(choose(resources), "none has room")
+    dense = density >= DENSE
+    wanted = (max if dense else min)(resources[index].strength for index in roomy)
+    equal = [index for index in roomy if resources[index].strength == wanted]
+    chosen = equal[choose([resources[index] for index in equal])]
+    return Assignment(chosen, f"density {density:.2f}: the {'strongest' if dense else 'weakest'} with room")

@@ -1,8 +1,8 @@
 """Several workers that share the segments of every turn. To its users a fleet is its first worker.
 
 A turn is checked and counted as the first worker sees it; what runs where, and why, is in the segments' records. The
-choice looks at what is free, so under load the text of a turn may differ, and one that left the first worker is never
-`exact`.
+choice looks at what is free, so under load the text of a turn may differ, and one that left the first worker for one
+that computes other bits is never `exact`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from ghostkv.backends.base import Load
 from ghostkv.errors import InvalidRequest
+from ghostkv.routing import DEFAULT_ROUTER, Switch, router
 from ghostkv.session.chain import Closed
 from ghostkv.session.crossing import Crossing, Station
 from ghostkv.session.fit import pool_tokens
@@ -31,10 +32,15 @@ class Fleet(Worker):
 
     stations: tuple[Station, ...] = ()
     others: tuple[Worker, ...] = ()
+    switch: Switch = field(default_factory=lambda: Switch(router(DEFAULT_ROUTER), 1))
 
     @classmethod
-    def of(cls, workers: Sequence[Worker]) -> Worker:
-        """A fleet, whose `close` closes all; of one worker, that worker itself."""
+    def of(cls, workers: Sequence[Worker], by: str = DEFAULT_ROUTER) -> Worker:
+        """A fleet, whose `close` closes all; of one worker, that worker itself.
+
+        The router called `by` chooses among equal workers. Raises ConfigError where there is none of that name.
+        """
+        switch = Switch(router(by), len(workers))
         first, *others = workers
         if not others:
             return first
@@ -50,7 +56,9 @@ class Fleet(Worker):
 
         own = {field.name: getattr(first, field.name) for field in fields(Worker)}
         manifest = "+".join(worker.manifest for worker in workers)
-        return cls(**(own | {"manifest": manifest, "close": close}), stations=stations, others=tuple(others))
+        return cls(
+            **(own | {"manifest": manifest, "close": close}), stations=stations, others=tuple(others), switch=switch
+        )
 
     def members(self) -> Mapping[str, Worker]:
         """See Worker; the names are those in the segments' records."""
@@ -70,8 +78,8 @@ class Fleet(Worker):
     ) -> AsyncGenerator[Event, None]:
         """See Worker. The nodes of a plan stay with workers of one vocabulary, since they continue each other's ids."""
         if turn.plan is None:
-            return run(self.backend, turn, self.context, partial(Crossing, self.stations), closed, start)
-        seats = partial(Crossing, self.stations, one_vocabulary=True)
+            return run(self.backend, turn, self.context, partial(Crossing, self.stations, self.switch), closed, start)
+        seats = partial(Crossing, self.stations, self.switch, one_vocabulary=True)
         return run_plan(self.backend, turn, self.context, seats, closed)
 
 
@@ -94,6 +102,8 @@ def _station(worker: Worker, name: str, rank: int, first: Worker) -> Station:
         following=partial(worker.tokenizer.encode, opening=False),
         load=worker.load or (lambda: Load(pool_tokens(capabilities), 0)),
         healthy=worker.healthy,
+        alike=worker.manifest == first.manifest,
+        found=worker.found or (lambda ids, domain: 0),
     )
 
 

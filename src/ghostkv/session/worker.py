@@ -65,6 +65,9 @@ class Worker:
     """Weights of the model, and bits of one: what makes one worker stronger than another."""
     load: Callable[[], Load] | None = None
     """How busy the backend is; None where it does not say."""
+    found: Callable[[Sequence[int], str], int] | None = None
+    """How many tokens at the beginning of a prompt of a domain have KV in the pool, about now; None where it does not
+    say."""
     stats: Callable[[], Stats] | None = None
     """What the backend holds and has counted; None where it does not say."""
     identity: Manifest | None = None
@@ -83,7 +86,7 @@ class Worker:
         identity = Manifest.of(backend.model.manifest, backend.tokenizer.digest, source)
         strength = (backend.model.checkpoint.shape.parameters, _BITS.get(config.dtype, 16))
         plain = cls._over(backend, identity, source, config, clock, name or backend.model.checkpoint.name)
-        return replace(plain, strength=strength)
+        return replace(plain, strength=strength, found=backend.found_tokens)
 
     @classmethod
     def upstream(cls, backend: OpenAIBackend, config: EngineConfig, clock: Callable[[], float]) -> Worker:

@@ -38,7 +38,10 @@ class Memory:
         """Of the pool that is left for KV. Raises ConfigError where that is none."""
         blocks = int((self.total * self.share - self.weights - self.runtime) / (self.token_bytes * BLOCK_TOKENS))
         if blocks < 1:
-            raise ConfigError(f"{self} leaves no memory for KV")
+            raise ConfigError(
+                f"no memory for KV: of {self.total / 1e9:.2f} GB an engine may use {self.share:.0%}, and weights of "
+                f"{self.weights / 1e9:.2f} GB and {self.runtime / 1e9:.2f} GB of buffers leave less than one block"
+            )
         return blocks
 
     def whole(self, users: int, tokens: float) -> float:

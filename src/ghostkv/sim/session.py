@@ -8,6 +8,7 @@ with the loop itself. Boundaries fall a little after the target, as sentences en
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ghostkv.request import (
@@ -64,14 +65,16 @@ class Course:
 class SimSession:
     """One job under one policy."""
 
-    def __init__(self, index: int, job: Job, policy: Policy, context: int) -> None:
+    def __init__(self, index: int, job: Job, policy: Policy, context: int, ids: Sequence[int] = ()) -> None:
+        """`ids` are those of prompt and output; where none are given, all it says is `index`, and no prompts share."""
         self.job = job
         self.segments = 0
-        self._token = Token(index)  # all that it ever says; prompts differ, so nothing is shared
         self._policy = policy
         self._context = context
         base = 1_000_000 + index * 10_000
-        self._prompt = tuple(range(base, base + job.prompt))
+        self._ids = tuple(ids) or (*range(base, base + job.prompt), *(index,) * job.output)
+        self._prompt = self._ids[: job.prompt]
+        self._said = 0
 
     def first(self) -> SegmentRequest:
         """The first segment."""
@@ -90,12 +93,14 @@ class SimSession:
             left = self.job.max_tokens - state.emitted
             allowed = budget.allowance(head=self.job.prompt, remaining=left, context=self._context)
             carried = max(0, min(allowed - self.job.prompt, state.emitted))
-        prompt = self._prompt + (self._token.id,) * carried
+        end = self.job.prompt + state.emitted
+        prompt = self._prompt + self._ids[end - carried : end]
         return self._request(prompt, GenerationState(emitted=state.emitted, rules=rules))
 
     def choose(self, row: Row) -> tuple[Token, ...]:
-        """Its one token."""
-        return (self._token,) * len(row.draws)
+        """What it says next; guesses are not made here, so a row draws one token."""
+        at, self._said = self.job.prompt + self._said, self._said + len(row.draws)
+        return tuple(map(Token, self._ids[at : at + len(row.draws)]))
 
     def _request(self, prompt: tuple[int, ...], state: GenerationState) -> SegmentRequest:
         budget, remaining = self._policy.budget, self.job.max_tokens - state.emitted

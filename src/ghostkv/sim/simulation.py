@@ -97,13 +97,15 @@ def _quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-class _Detokenizer:
-    """There is no text."""
+class NoText:
+    """A detokenizer: there is no text."""
 
     def feed(self, undecoded: bytes, token_id: int) -> tuple[str, bytes]:
+        """Nothing."""
         return "", b""
 
     def flush(self, undecoded: bytes) -> str:
+        """Nothing."""
         return ""
 
 
@@ -169,7 +171,7 @@ class Simulation:
         self._policy = policy
         self.clock = VirtualClock()
         pool = BlockPool(workload.blocks)
-        self.scheduler = Scheduler(pool, setup.limits, detokenizer or _Detokenizer())
+        self.scheduler = Scheduler(pool, setup.limits, detokenizer or NoText())
         self._engine = Engine(self.scheduler, wrap(CostRunner(setup.times, self.clock, self._choose)), self.clock)
         self._running: dict[str, _Course] = {}
         self._due: list[tuple[float, int, SegmentRequest]] = []
