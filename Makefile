@@ -37,6 +37,7 @@ peers: $(READY)
 	$(BIN)/python benchmarks/engine_vs_peers.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clients.py
+	$(BIN)/python benchmarks/ray_serve.py
 
 clean-kernels:
 	find src tests -name '*.nb[ci]' -delete

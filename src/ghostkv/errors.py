@@ -217,6 +217,13 @@ class EngineFault(GhostError):
     code = "engine_fault"
 
 
+class ReplicaLost(GhostError):
+    """The replica that was answering has died; whether it did what it was asked for is not known."""
+
+    http_status = 503
+    code = "replica_lost"
+
+
 class Draining(GhostError):
     """The server is shutting down; `retry_after` seconds later another may stand in its place."""
 

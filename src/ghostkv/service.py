@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from ghostkv.page.live import Live
+    from ghostkv.server.access import Access
     from ghostkv.server.serving import Serving
     from ghostkv.session.store import Store
     from ghostkv.session.worker import Worker
@@ -164,6 +166,17 @@ def serve(
     drain_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="What running answers have to end by themselves after SIGTERM.")
     ] = SERVER_DEFAULTS.drain_s,
+    ray: Annotated[  # noqa: FBT002
+        bool, typer.Option("--ray", help="Serve by replicas on Ray; needs a --store that is a database.")
+    ] = False,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|MIN:MAX",
+            help="With --ray: how many, each of --threads cores (1 if not said); MIN:MAX follows the load.",
+            show_default="1",
+        ),
+    ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="How the log on standard error is written.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="The least that is logged; info: each request.")] = LogLevel.INFO,
     page: Annotated[bool, typer.Option(help="A page at / that shows all this live; for admins, if any.")] = True,  # noqa: FBT002
@@ -211,6 +224,15 @@ def serve(
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
     phases.end("imports")
+    if ray:
+        _refuse_beside_ray({"--worker": worker, "--peer": peer, "--store-size": store_size})
+        over = None if upstream is None else (upstream, upstream_key, upstream_model)
+        _on_ray(
+            model, config, limits, access, (store, store_lease), over, (log_format, log_level), replicas, (host, port)
+        )
+        return
+    if replicas is not None:
+        raise ConfigError("--replicas is for --ray: without it there is one server")
     with (
         listen(host, port) as bound,
         _opened(store, store_size, store_lease, worker) as kept,
@@ -251,6 +273,43 @@ def serve(
             beside=beside,
             ready=lambda: _ready(line, phases),
         )
+
+
+def _refuse_beside_ray(given: dict[str, object]) -> None:
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"{name} is for one server: it cannot be had with --ray")
+
+
+def _on_ray(
+    model: str | None,
+    config: EngineConfig,
+    limits: ServerConfig,
+    access: Access,
+    store: tuple[str | None, float | None],
+    upstream: tuple[str, str, str] | None,
+    log: tuple[LogFormat, LogLevel],
+    replicas: str | None,
+    address: tuple[str, int],
+) -> None:
+    """Have all that be served by replicas, each over its own engine or over the same upstream."""
+    from ghostkv.replicas.command import serve_on_ray
+    from ghostkv.replicas.settings import Scale, Settings, Upstream
+    from ghostkv.session.store import LEASE_S
+
+    where, lease_s = store
+    settings = Settings(
+        model=model or (_MODEL if upstream is None else None),
+        engine=replace(config, threads=config.threads or 1),
+        server=limits,
+        access=access,
+        store=where or "",
+        lease_s=LEASE_S if lease_s is None else lease_s,
+        upstream=None if upstream is None else Upstream(*upstream),
+        log_format=log[0],
+        log_level=log[1],
+    )
+    serve_on_ray(settings, Scale.of(replicas or "1"), *address)
 
 
 def _over(url: str, model: str | None, config: EngineConfig, key: str, upstream_model: str) -> Worker:

@@ -85,7 +85,8 @@ def _recovery(serving: Serving) -> Recovery:
         act_for(serving.access, found.turn)
         return lambda closed: Answers(serving, [found.turn], closed, found.start, apart=True)
 
-    return Recovery(serving.desk, serving.worker, feeding, partial(recorded_grammar, serving.worker))
+    regrown = partial(recorded_grammar, serving.worker)
+    return Recovery(serving.desk, serving.worker, feeding, regrown, lambda: serving.gate.shut)
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

@@ -48,6 +48,7 @@ def chat_routes(serving: Serving) -> APIRouter:
         joined = await Joined.of(serving, request, asked, CHAT)
         asked = asked if joined is None else joined.settled(asked)
         envelope = chat_envelope(worker, f"chatcmpl-{uuid4().hex}", asked)
+        envelope = envelope if joined is None else joined.named(envelope)
         tenant = tenant_of(request)
         grammar = await calling_grammar(worker, asked.calling, asked.structure, tenant.name)
         turns = await asyncio.to_thread(_turns, worker, asked, envelope.id, tenant, joined, grammar)

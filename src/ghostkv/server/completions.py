@@ -47,6 +47,7 @@ def completion_routes(serving: Serving) -> APIRouter:
         joined = await Joined.of(serving, request, asked, COMPLETIONS)
         asked = asked if joined is None else joined.settled(asked)
         envelope = completion_envelope(worker, f"cmpl-{uuid4().hex}", asked)
+        envelope = envelope if joined is None else joined.named(envelope)
         tenant = tenant_of(request)
         grammar = await grammar_of(worker, asked.structure, tenant.name)
         prompts, turns = await asyncio.to_thread(_turns, worker, asked, envelope.id, tenant, grammar)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -65,7 +65,10 @@ class Joined:
             raise InvalidRequest("echo cannot be had in a session: its output is what was generated", param="echo")
         key = tenant_of(request).name, session
         await serving.desk.claim(key)
-        return cls(serving, serving.desk.free(key), endpoint, once_of(request))
+        record, once = serving.desk.table.get(key), once_of(request)
+        if answered(record, once) is None:  # else it joins whoever reads that answer
+            record = serving.desk.free(key)
+        return cls(serving, record, endpoint, once)
 
     def settled(self, asked: R) -> R:
         """The request with what the session says where the request says nothing."""
@@ -79,6 +82,12 @@ class Joined:
     def remembered(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The conversation with the ids of those answers in it that the session gave."""
         return self._record.remembered(messages)
+
+    def named(self, envelope: Envelope) -> Envelope:
+        """The envelope of the first reply, where this request has come again."""
+        if self._again is None:
+            return envelope
+        return replace(envelope, id=self._again.id, created=self._again.created)
 
     async def respond(self, envelope: Envelope, turns: Sequence[Turn], score: Callable[[], Score]) -> EventStream:
         """Start the answer and stream it. Raises what `Desk.begin` does."""

@@ -104,9 +104,8 @@ class Once:
         if not (0 < len(key) <= _MOST_KEY and key.isascii() and key.isprintable()):
             raise InvalidRequest(f"{HEADER} must have 1 to {_MOST_KEY} printable ASCII characters", param=HEADER)
         body, name = await body_of(request), (tenant_of(request).name, key)
-        digest = hashlib.sha256(request.url.path.encode() + b"\n" + body).digest()
-        own = hashlib.sha256(key.encode()).hexdigest(), digest.hex()
-        request.scope["state"][_STATE] = ":".join(own)
+        digest = _digest(request.url.path, body)
+        request.scope["state"][_STATE] = _once(key, digest)
         self._forget()
         known = self._replies.get(name)
         if known is not None:
@@ -193,6 +192,11 @@ class Once:
                 del self._replies[name]
 
 
+def known_by(scope: Scope, key: str, body: bytes) -> None:
+    """Have a session know this request again by `key`, though no reply to it is held here."""
+    scope.setdefault("state", {})[_STATE] = _once(key, _digest(scope["path"], body))
+
+
 def once_of(request: Request) -> str:
     """Digests of a request's key and body, with a colon between; "" without a key."""
     return str(request.scope.get("state", {}).get(_STATE, ""))
@@ -207,6 +211,14 @@ def answered(record: SessionRecord, once: str) -> TurnRecord | None:
         if turn.once.startswith(f"{key}:"):
             raise KeyReused(f"{HEADER} was used for another request: send another key", param=HEADER)
     return None
+
+
+def _digest(path: str, body: bytes) -> bytes:
+    return hashlib.sha256(path.encode() + b"\n" + body).digest()
+
+
+def _once(key: str, digest: bytes) -> str:
+    return f"{hashlib.sha256(key.encode()).hexdigest()}:{digest.hex()}"
 
 
 def _marked(start: Message) -> Message:

@@ -40,8 +40,17 @@ Regrown = Callable[[TurnRecord, str], Awaitable[Grammar | None]]
 class Recovery:
     """Of one server; of the event loop's thread alone."""
 
-    def __init__(self, desk: Desk, worker: Worker, feeding: Feeding, regrown: Regrown) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        worker: Worker,
+        feeding: Feeding,
+        regrown: Regrown,
+        leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`leaving`: whether the server is on its way out, and takes nothing over."""
         self._desk = desk
+        self._leaving = leaving
         self._worker = worker
         self._feeding = feeding
         self._regrown = regrown
@@ -101,6 +110,8 @@ class Recovery:
         """Take over the sessions of servers that are gone, and go on with what broke off with them."""
         while True:
             await asyncio.sleep(seconds)
+            if self._leaving():
+                return
             try:
                 found = await asyncio.to_thread(lambda: list(store.load(self._worker.named)))
             except StoreError as error:

@@ -144,6 +144,14 @@ def take(db: Connection, server: str, key: Key, generation: int) -> None:
     db.execute(f"UPDATE ghostkv_sessions SET owner = %s, generation = %s {where}", (server, generation, *key))
 
 
+def give_up(db: Connection, server: str, key: Key, generation: int) -> None:
+    """Make a session nobody's, if it is `server`'s of that generation."""
+    db.execute(
+        "UPDATE ghostkv_sessions SET owner = '' WHERE tenant = %s AND id = %s AND owner = %s AND generation = %s",
+        (*key, server, generation),
+    )
+
+
 def renew(db: Connection, server: str, lease_s: float) -> None:
     """The lease of `server` begins anew."""
     db.execute(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -30,18 +30,17 @@ from ghostkv.session import postgres
 from ghostkv.session.manifest import Manifest
 from ghostkv.session.parts import Change, Written, joined
 from ghostkv.session.postgres import Connection, Database
-from ghostkv.session.store import Stored
+from ghostkv.session.store import LEASE_S, Stored
 from ghostkv.session.table import Key
 from ghostkv.session.writing import Task, WritingStore
 
-LEASE_S = 15.0
 _LEAST_LEASE_S = 0.1
 _BEATS = 3  # in the time of a lease
 _FIRST = 1  # generation
 
 
 class PostgresStore(WritingStore):
-    """`session.store.Store`."""
+    """`session.store.SharedStore`."""
 
     def __init__(self, url: str, lease_s: float = LEASE_S) -> None:
         """Connect, and make the tables if they are not there. Raises ConfigError where that cannot be."""
@@ -64,6 +63,11 @@ class PostgresStore(WritingStore):
         """See Store."""
         return self._lease_s
 
+    @property
+    def server(self) -> str:
+        """See SharedStore."""
+        return self._id
+
     def load(self, here: Manifest | None) -> Iterator[Stored]:
         """See Store."""
         keys = self._ask(lambda: self._keys(anybodys=here is None)).result()
@@ -79,6 +83,14 @@ class PostgresStore(WritingStore):
     def claim(self, key: Key, here: Manifest) -> Future[Stored | None]:
         """See Store. One that cannot be used here stays whose it is."""
         return self._ask(lambda: self._claimed(key, here))
+
+    def release(self, key: Key) -> Future[None]:
+        """See SharedStore."""
+        return self._ask(lambda: self._released(key))
+
+    def gone(self, servers: Iterable[str]) -> Future[None]:
+        """See SharedStore."""
+        return self._ask(lambda: self._ended(tuple(servers)))
 
     def _beat(self) -> None:
         if (now := time.monotonic()) < self._next_beat:
@@ -116,6 +128,18 @@ class PostgresStore(WritingStore):
         self._written[key], self._generations[key] = written, stands.generation + 1
         self._unsure.discard(key)
         return stored
+
+    def _released(self, key: Key) -> None:
+        generation = self._generations.get(key)
+        if generation is not None:
+            with self._database.reading() as db:
+                postgres.give_up(db, self._id, key, generation)
+            self._lost(key)
+
+    def _ended(self, servers: tuple[str, ...]) -> None:
+        with self._database.reading() as db:
+            for server in servers:
+                postgres.end(db, server)
 
     def _lost(self, key: Key) -> None:
         self._written.pop(key, None)

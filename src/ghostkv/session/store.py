@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +11,9 @@ from ghostkv.errors import GhostError
 from ghostkv.session.capsule import Capsule
 from ghostkv.session.manifest import Manifest
 from ghostkv.session.table import Key
+
+LEASE_S = 15.0
+"""For so long a server of a shared store is not heard of until its sessions may be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +74,24 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Write what is waiting, and let go of the files and of all sessions."""
+        ...
+
+
+class SharedStore(Store, Protocol):
+    """A store that several servers may have open."""
+
+    @property
+    def server(self) -> str:
+        """The name that this server has there, drawn anew with each start."""
+        ...
+
+    def release(self, key: Key) -> Future[None]:
+        """Done once a session is anybody's, also with its answer under way. Fails with StoreError."""
+        ...
+
+    def gone(self, servers: Iterable[str]) -> Future[None]:
+        """Done once the sessions of servers that are known to be dead are anybody's. Fails with StoreError.
+
+        Of one that lives all the same nothing breaks: what it writes to a session that was taken is refused.
+        """
         ...

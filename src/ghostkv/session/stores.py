@@ -7,7 +7,7 @@ from pathlib import Path
 from ghostkv.config import parse_bytes
 from ghostkv.errors import ConfigError
 from ghostkv.session.sqlite_store import SqliteStore
-from ghostkv.session.store import Store
+from ghostkv.session.store import LEASE_S, SharedStore, Store
 
 _ADDRESSES = ("postgresql://", "postgres://")
 _MOST = "4GiB"
@@ -29,8 +29,13 @@ def open_store(where: str, *, most: str | None = None, lease_s: float | None = N
         return SqliteStore(Path(where), parse_bytes(most or _MOST))
     if most is not None:
         raise ConfigError("the size of a PostgreSQL store is the database's own business: leave --store-size out")
+    return open_shared(where, lease_s)
+
+
+def open_shared(url: str, lease_s: float | None = None) -> SharedStore:
+    """The store in a database. Raises ConfigError where it cannot be used."""
     try:
-        from ghostkv.session.postgres_store import LEASE_S, PostgresStore
+        from ghostkv.session.postgres_store import PostgresStore
     except ImportError as error:
         raise ConfigError(f"a PostgreSQL store needs an extra: pip install 'ghostkv[postgres]' ({error})") from error
-    return PostgresStore(where, LEASE_S if lease_s is None else lease_s)
+    return PostgresStore(url, LEASE_S if lease_s is None else lease_s)
