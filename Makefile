@@ -38,6 +38,7 @@ peers: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clients.py
 	$(BIN)/python benchmarks/ray_serve.py
+	$(BIN)/python benchmarks/upstreams.py
 
 clean-kernels:
 	find src tests -name '*.nb[ci]' -delete

@@ -105,9 +105,9 @@ class Service:
 
 @contextmanager
 def serving(
-    worker: Worker, *, drain_s: float = 0.2, limits: ServerConfig | None = None, **beside: Any
+    worker: Worker, *, port: int = 0, drain_s: float = 0.2, limits: ServerConfig | None = None, **beside: Any
 ) -> Iterator[Service]:
-    bound = listen("127.0.0.1", 0)
+    bound = listen("127.0.0.1", port)
     ready = threading.Event()
     served = Serving(worker, config=replace(limits or ServerConfig(), drain_s=drain_s), **beside)
     server = Server(http_config(build_app(served), drain_s), served, ready.set)

@@ -14,12 +14,23 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from fakes import CHATML_TEMPLATE, byte_tokenizer
+from ghostkv.backends.loop_thread import LoopThread
+from ghostkv.backends.openai_http import OpenAIBackend
+from ghostkv.backends.upstream import Upstream
+from ghostkv.backends.upstream_member import Member
+from ghostkv.backends.upstream_probe import Findings
 from ghostkv.backends.upstream_text import ModelText
+from ghostkv.backends.upstreams import Discovery, Upstreams
+from ghostkv.config import EngineConfig
+from ghostkv.request import Delta, FinishReason, GenerationState, Rule, Sampling, SegmentRequest
+from ghostkv.residency import policy
 from ghostkv.server.serve import listen
 
 TOKENIZER = byte_tokenizer()
 EOS = TOKENIZER.eos_ids[0]
 TEXT = ModelText("stub", TOKENIZER, CHATML_TEMPLATE, context=256, kv_bytes_per_token=4)
+FOUND = Findings("stub", 256, prompt_ids=True, token_ids=True, score=False, lacks=frozenset())
+PROMPT = tuple(b"once: ")
 
 
 @dataclass
@@ -129,9 +140,9 @@ async def _reply(send: Send, status: int, said: Any, headers: dict[str, str] | N
 
 
 @contextmanager
-def stubbed(stub: StubUpstream) -> Iterator[str]:
+def stubbed(stub: StubUpstream, port: int = 0) -> Iterator[str]:
     """The stub at a URL."""
-    bound = listen("127.0.0.1", 0)
+    bound = listen("127.0.0.1", port)
     server = uvicorn.Server(uvicorn.Config(stub, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()
@@ -142,3 +153,53 @@ def stubbed(stub: StubUpstream) -> Iterator[str]:
         thread.join(10)
         bound.close()
         assert not thread.is_alive()
+
+
+@contextmanager
+def over(stub: StubUpstream, found: Findings = FOUND, **config: Any) -> Iterator[OpenAIBackend]:
+    with stubbed(stub) as url:
+        backend = behind([url], found, **config)
+        yield backend
+        backend.close()
+
+
+def behind(
+    servers: Sequence[str | Upstream],
+    found: Findings = FOUND,
+    *,
+    wait_s: float = 60.0,
+    check_s: float = 10.0,
+    again: Discovery | None = None,
+    **config: Any,
+) -> OpenAIBackend:
+    """A backend over upstreams that nobody has asked what they can do: they can do what was `found`, also `again`."""
+
+    async def same(member: Member) -> Findings:
+        return found
+
+    members = [Member(Upstream(each) if isinstance(each, str) else each) for each in servers]
+    for member in members:
+        member.join(found)
+    upstreams = Upstreams(members, again or same, wait_s=wait_s, check_s=check_s)
+    return OpenAIBackend(upstreams, TEXT, found, EngineConfig(**config), LoopThread("upstream"))
+
+
+def segment(tokens: int = 20, rules: tuple[Rule, ...] = (), residency: Any = "full", **more: Any) -> SegmentRequest:
+    chosen = policy(residency) if isinstance(residency, str) else residency
+    sampling = Sampling(temperature=0.0, terminators=TOKENIZER.eos_ids)
+    return SegmentRequest("a", PROMPT, sampling, GenerationState(rules=rules), chosen, tokens, **more)
+
+
+def collect(backend: OpenAIBackend, request: SegmentRequest) -> list[Delta]:
+    async def run() -> list[Delta]:
+        return [delta async for delta in backend.generate(request)]
+
+    return asyncio.run(run())
+
+
+def text(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+def reason(deltas: list[Delta]) -> FinishReason | None:
+    return deltas[-1].finish.reason if deltas[-1].finish else None

@@ -79,32 +79,36 @@ def open_worker(
 
 
 def open_upstream(
-    url: str,
+    urls: list[str] | tuple[str, ...],
     config: EngineConfig,
     *,
     model: str | None = None,
     key: str = "",
     upstream_model: str = "",
+    wait_s: float | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Worker:
-    """A worker over the OpenAI-compatible server at `url`; `announce` is told what it lacks.
+    """A worker over the OpenAI-compatible servers at `urls`, of one model; `announce` is told what they lack.
 
     `model` names the checkpoint whose tokenizer and template assemble prompts: a known name or a path; of it no weights
     are read. None: where the upstream says its own files are, if they are here. `upstream_model` chooses among several.
+    Where all are away, an answer that has begun waits `wait_s` seconds for one (None: `upstreams.WAIT_S`).
     Raises ModelError, ModelNotFound or ConfigError.
     """
     try:
         from ghostkv.backends.openai_http import OpenAIBackend
+        from ghostkv.backends.upstreams import WAIT_S
     except ImportError as error:
         raise ConfigError(f"an upstream needs an extra: pip install 'ghostkv[server]' ({error})") from error
     from ghostkv.model.pull import resolve_model
 
-    announce(f"asking {url}")
+    if wait_s is not None and not wait_s >= 0:  # true for NaN as well
+        raise ConfigError(f"an upstream is waited for at least 0 seconds, not {wait_s}")
+    announce(f"asking {', '.join(urls)}")
     path = None if model is None else resolve_model(model, announce)
-    backend = OpenAIBackend.connect(url, path, config, key=key, model=upstream_model)
+    wait = WAIT_S if wait_s is None else wait_s
+    backend = OpenAIBackend.connect(urls, path, config, key=key, model=upstream_model, wait_s=wait, announce=announce)
     try:
-        for cost in backend.found.costs:
-            announce(f"upstream: {cost}")
         return Worker.upstream(backend, config, time.perf_counter)
     except BaseException:
         backend.close()

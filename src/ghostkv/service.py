@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -74,8 +74,11 @@ def serve(
         ),
     ] = None,
     upstream: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="An OpenAI-compatible server to use in place of the own engine."),
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="An OpenAI-compatible server to use in place of the own engine; repeatable, for servers of one model.",
+        ),
     ] = None,
     upstream_key: Annotated[
         str, typer.Option(metavar="KEY", envvar="GHOSTKV_UPSTREAM_KEY", help="Its API key.", show_envvar=True)
@@ -83,6 +86,14 @@ def serve(
     upstream_model: Annotated[
         str, typer.Option(metavar="ID", help="Its model's id; needed where it serves several.")
     ] = "",
+    upstream_wait: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="While all upstreams are away, an answer that has begun waits so long for one to come back.",
+            show_default="60",
+        ),
+    ] = None,
     api_keys: Annotated[
         Path | None,
         typer.Option(help="TOML file of API keys and tenants. Keys may also stand in $GHOSTKV_API_KEY. None: open."),
@@ -216,7 +227,7 @@ def serve(
         drain_s=drain_timeout,
         resume_s=resume_after,
     )
-    if upstream is not None and worker:
+    if upstream and worker:
         raise ConfigError("--upstream is one engine: it cannot be had with --worker")
     if router is not None and not worker:
         raise ConfigError("--router chooses among workers: it needs --worker")
@@ -226,7 +237,7 @@ def serve(
     phases.end("imports")
     if ray:
         _refuse_beside_ray({"--worker": worker, "--peer": peer, "--store-size": store_size})
-        over = None if upstream is None else (upstream, upstream_key, upstream_model)
+        over = (tuple(upstream), upstream_key, upstream_model, upstream_wait) if upstream else None
         _on_ray(
             model, config, limits, access, (store, store_lease), over, (log_format, log_level), replicas, (host, port)
         )
@@ -240,7 +251,7 @@ def serve(
     ):
         if not access.keys and host not in ("127.0.0.1", "::1", "localhost"):
             typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
-        if store is not None and upstream is not None:
+        if store is not None and upstream:
             typer.echo(
                 "warning: over --upstream an answer that broke off goes on from what is stored, but what follows may "
                 "be other tokens than those that its client has read: no answer there is exact",
@@ -248,19 +259,22 @@ def serve(
             )
         live = Live()
         stepped = live.stepped if page else lambda worker, trace: None
-        if upstream is None:
+        if not upstream:
             serving = open_fleet(
                 model or _MODEL, config, worker or (), by=router or DEFAULT_ROUTER, announce=progress, on_step=stepped
             )
         else:
-            serving = _over(upstream, model, config, upstream_key, upstream_model)
+            serving = _over(
+                upstream, model, config, key=upstream_key, upstream_model=upstream_model, wait_s=upstream_wait
+            )
         progress.done()
         phases.end("models")
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{bound.getsockname()[1]}/v1"
         budget = f"KV budget {size(serving.backend.capabilities().kv_budget)}"
         more = f" for each of {1 + len(worker)} workers" if worker else ""
-        line = f"serving {serving.name} at {url} ({f'over {upstream}' if upstream else f'{budget}{more}'})"
+        over = f"over {', '.join(upstream)}" if upstream else ""
+        line = f"serving {serving.name} at {url} ({over or f'{budget}{more}'})"
         beside = _page(live) if page else lambda app, serving: None
         run(
             serving,
@@ -287,12 +301,12 @@ def _on_ray(
     limits: ServerConfig,
     access: Access,
     store: tuple[str | None, float | None],
-    upstream: tuple[str, str, str] | None,
+    upstream: tuple[tuple[str, ...], str, str, float | None] | None,
     log: tuple[LogFormat, LogLevel],
     replicas: str | None,
     address: tuple[str, int],
 ) -> None:
-    """Have all that be served by replicas, each over its own engine or over the same upstream."""
+    """Have all that be served by replicas, each over its own engine or over the same upstreams."""
     from ghostkv.replicas.command import serve_on_ray
     from ghostkv.replicas.settings import Scale, Settings, Upstream
     from ghostkv.session.store import LEASE_S
@@ -312,14 +326,14 @@ def _on_ray(
     serve_on_ray(settings, Scale.of(replicas or "1"), *address)
 
 
-def _over(url: str, model: str | None, config: EngineConfig, key: str, upstream_model: str) -> Worker:
-    """A worker over an upstream; what it costs stands on standard error and stays there."""
+def _over(urls: list[str], model: str | None, config: EngineConfig, **more: Any) -> Worker:
+    """A worker over upstreams; what it costs stands on standard error and stays there."""
     from ghostkv.launch import open_upstream
 
     def announce(said: str) -> None:
         typer.echo(said, err=True)
 
-    return open_upstream(url, config, model=model, key=key, upstream_model=upstream_model, announce=announce)
+    return open_upstream(urls, config, model=model, announce=announce, **more)
 
 
 def drain(

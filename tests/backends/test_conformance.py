@@ -34,7 +34,7 @@ def embedded(small_hf: Path) -> Iterator[EmbeddedBackend]:
 @pytest.fixture(scope="module")
 def upstream(small: Service, small_hf: Path) -> Iterator[OpenAIBackend]:
     """The same model, served by a server of ours."""
-    backend = OpenAIBackend.connect(f"{small.url}/v1", small_hf, CONFIG)
+    backend = OpenAIBackend.connect([f"{small.url}/v1"], small_hf, CONFIG)
     yield backend
     backend.close()
 
@@ -192,7 +192,7 @@ def test_scoring_outside_the_text_is_refused(engine: EmbeddedBackend | OpenAIBac
 
 
 def test_requests_beyond_the_limit_wait_their_turn(small: Service, small_hf: Path) -> None:
-    backend = OpenAIBackend.connect(small.url, small_hf, replace(CONFIG, max_sequences=2, step_tokens=2))
+    backend = OpenAIBackend.connect([small.url], small_hf, replace(CONFIG, max_sequences=2, step_tokens=2))
     most = 0
 
     async def one(number: int) -> int:
@@ -217,7 +217,7 @@ def test_after_close_every_request_is_answered(kind: str, small: Service, small_
     if kind == "embedded":
         backend = EmbeddedBackend.load(small_hf, CONFIG)
     else:
-        backend = OpenAIBackend.connect(small.url, small_hf, CONFIG)
+        backend = OpenAIBackend.connect([small.url], small_hf, CONFIG)
     backend.close()
     assert not backend.healthy
     with pytest.raises(EngineFault):

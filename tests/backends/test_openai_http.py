@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fakes import FixedResidency
-from ghostkv.backends.loop_thread import LoopThread
 from ghostkv.backends.openai_http import OpenAIBackend
 from ghostkv.backends.upstream import Upstream
-from ghostkv.backends.upstream_probe import Findings
 from ghostkv.config import EngineConfig
 from ghostkv.errors import (
     ConfigError,
@@ -27,43 +23,24 @@ from ghostkv.errors import (
     Unsupported,
 )
 from ghostkv.protocol.rules import EndOfSequence, FixedBoundary, StopStrings
-from ghostkv.request import Decision, Delta, FinishReason, GenerationState, Rule, Sampling, SegmentRequest
-from ghostkv.residency import policy
+from ghostkv.request import Decision, Delta, FinishReason, GenerationState, Sampling
 from services import until
-from stub_upstream import EOS, TEXT, TOKENIZER, StubUpstream, stubbed
+from stub_upstream import (
+    EOS,
+    FOUND,
+    PROMPT,
+    TOKENIZER,
+    StubUpstream,
+    behind,
+    collect,
+    over,
+    reason,
+    segment,
+    stubbed,
+    text,
+)
 
-FOUND = Findings("stub", 256, prompt_ids=True, token_ids=True, score=False, lacks=frozenset())
-PROMPT = tuple(b"once: ")
 ENDS = (EndOfSequence(frozenset(TOKENIZER.eos_ids)),)
-
-
-@contextmanager
-def over(stub: StubUpstream, found: Findings = FOUND, **config: Any) -> Iterator[OpenAIBackend]:
-    with stubbed(stub) as url:
-        backend = OpenAIBackend(Upstream(url), TEXT, found, EngineConfig(**config), LoopThread("upstream"))
-        yield backend
-        backend.close()
-
-
-def segment(tokens: int = 20, rules: tuple[Rule, ...] = (), residency: Any = "full", **more: Any) -> SegmentRequest:
-    chosen = policy(residency) if isinstance(residency, str) else residency
-    sampling = Sampling(temperature=0.0, terminators=TOKENIZER.eos_ids)
-    return SegmentRequest("a", PROMPT, sampling, GenerationState(rules=rules), chosen, tokens, **more)
-
-
-def collect(backend: OpenAIBackend, request: SegmentRequest) -> list[Delta]:
-    async def run() -> list[Delta]:
-        return [delta async for delta in backend.generate(request)]
-
-    return asyncio.run(run())
-
-
-def text(deltas: list[Delta]) -> str:
-    return "".join(delta.text for delta in deltas)
-
-
-def reason(deltas: list[Delta]) -> FinishReason | None:
-    return deltas[-1].finish.reason if deltas[-1].finish else None
 
 
 @pytest.mark.parametrize("per_chunk", [1, 3, 7, 100])
@@ -168,30 +145,15 @@ def test_refusals_are_our_own_errors(status: int, said: Any, error: type[GhostEr
     assert len(stub.bodies) == tries
 
 
-def test_nothing_is_tried_again_after_the_first_token() -> None:
-    for stub in (StubUpstream(breaks_after=3), StubUpstream(fails_after=3)):
-        with over(stub) as backend:
-            seen: list[Delta] = []
-
-            async def run(backend: OpenAIBackend = backend, seen: list[Delta] = seen) -> None:
-                async for delta in backend.generate(segment(9)):
-                    seen.append(delta)
-
-            with pytest.raises(EngineFault, match=r"broke off|cannot be reached|the engine died"):
-                asyncio.run(run())
-            assert text(seen) == "abc" and len(stub.bodies) == 1
-            assert backend.healthy and backend.snapshot().running == 0
-
-
 def test_an_upstream_that_is_away() -> None:
     with stubbed(StubUpstream()) as url:
         pass
-    backend = OpenAIBackend(Upstream(url), TEXT, FOUND, EngineConfig(), LoopThread("upstream"))
+    backend = behind([url])
     with pytest.raises(EngineFault, match=r"127.0.0.1:\d+ cannot be reached"):
         collect(backend, segment(4))
     backend.close()
     with pytest.raises(ConfigError, match="cannot be reached"):
-        OpenAIBackend.connect(url, None, EngineConfig())
+        OpenAIBackend.connect([url], None, EngineConfig())
     for wrong in ("127.0.0.1:80", "ftp://x", "http://"):
         with pytest.raises(ConfigError, match="is no URL"):
             Upstream(wrong)

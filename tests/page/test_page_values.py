@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ghostkv.backends.base import UpstreamState
 from ghostkv.page import charts, rows
 from ghostkv.page.live import Live
 from ghostkv.page.sessions import Sessions, of_answer
@@ -100,6 +101,8 @@ def test_a_row_says_what_the_records_say(live: Live) -> None:
     assert (row["state"], row["age"], row["output"], row["resident"]) == ("running", "7 s", 2, 55)
     assert (row["flushed"], row["carried"], row["recalled"], row["rehydrated"]) == (2, 18, 6, 44)
     assert rows.segment_row(record(3, None))["decision"] == "end"
+    away = rows.upstream_row(UpstreamState("http://a", healthy=False, since=100.0, running=0, failovers=3), 160.4)
+    assert (away["upstream"], away["state"], away["age"], away["failovers"]) == ("http://a", "failed", "60 s", 3)
     assert rows.segment_row(record(3))["live KV"] == "4.0 KiB"
 
 

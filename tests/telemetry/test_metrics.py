@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
+from ghostkv.backends.base import UpstreamState
 from ghostkv.server.access import Tenant
 from ghostkv.server.serving import Serving
 from ghostkv.session.fleet import Fleet
@@ -296,6 +298,10 @@ def test_members_of_a_fleet_have_series_of_their_own() -> None:
 
 def test_the_document_lists_what_there_is(scripted: Scripted) -> None:
     service = scripted(WITHOUT_END)
+    counted = service.worker.stats
+    assert counted is not None
+    over = (UpstreamState("http://a", healthy=True, since=0.0, running=0, failovers=0),)
+    object.__setattr__(service.worker, "stats", lambda: replace(counted(), upstreams=over))
     chat(service, max_tokens=300)
     chat(service, model="none")
     suffix = {"counter": "_total", "info": "_info"}

@@ -45,6 +45,17 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamState:
+    """One server that a backend asks."""
+
+    address: str
+    healthy: bool  # segments are sent there
+    since: float  # seconds since the epoch, of the last change of `healthy`
+    running: int  # segments that it is asked for
+    failovers: int  # segments that left it because it broke off, refused them or could not be reached
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """What a backend holds about now, and what it has counted since it began.
 
@@ -76,6 +87,7 @@ class Stats:
     pauses_dropped: int = 0
     pauses_resumed: int = 0  # of those kept, the ones whose session came back in time
     dropped_tokens: int = 0  # output tokens that came after a boundary or an end, from an engine that went on
+    upstreams: tuple[UpstreamState, ...] = ()  # in place of an engine of our own
 
     @classmethod
     def of(cls, engine: Engine) -> Self:

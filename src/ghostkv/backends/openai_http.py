@@ -2,7 +2,8 @@
 
 A segment is one streamed request. It ends where our rules say, by closing the stream; what comes after is dropped and
 counted. A boundary that is kept costs nothing, since the stream simply goes on: so a request asks for all that may be
-kept. KV is the upstream's own business; only its context is known to be a limit.
+kept. KV is the upstream's own business; only its context is known to be a limit. There may be several upstreams of one
+model (`upstreams`).
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from pathlib import Path
 from ghostkv.backends.base import Capabilities, Load, Stats
 from ghostkv.backends.loop_thread import LoopThread
 from ghostkv.backends.scoring import scored, scoring_request
-from ghostkv.backends.upstream import Upstream
+from ghostkv.backends.upstream import FailedTry, Failure, Json, Upstream
 from ghostkv.backends.upstream_body import body_of, scoring_body
 from ghostkv.backends.upstream_line import UpstreamLine
-from ghostkv.backends.upstream_probe import Findings, discover, own_files
+from ghostkv.backends.upstream_member import Visit
+from ghostkv.backends.upstream_probe import Findings
 from ghostkv.backends.upstream_reply import Reader, choice_of
 from ghostkv.backends.upstream_segment import RemoteSegment
-from ghostkv.backends.upstream_text import ModelText, read_text
+from ghostkv.backends.upstream_start import begin
+from ghostkv.backends.upstream_text import ModelText
+from ghostkv.backends.upstreams import WAIT_S, Upstreams
 from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits, check_fits, reservation
 from ghostkv.engine.stats import EngineStats
-from ghostkv.errors import EngineFault, GhostError, InvalidRequest, Overloaded
+from ghostkv.errors import ConfigError, EngineFault, GhostError, InvalidRequest, Overloaded
 from ghostkv.request import Decision, Delta, FinishReason, PromptScores, SegmentRequest, Token, Window
 from ghostkv.step import BLOCK_TOKENS
 from ghostkv.text.detokenizer import Detokenizer
@@ -56,46 +60,60 @@ class _Ticket:
 
 
 class OpenAIBackend:
-    """`backends.base.Backend` over an `Upstream`."""
+    """`backends.base.Backend` over `Upstreams`."""
 
     def __init__(
-        self, upstream: Upstream, text: ModelText, found: Findings, config: EngineConfig, thread: LoopThread
+        self, upstreams: Upstreams, text: ModelText, found: Findings, config: EngineConfig, thread: LoopThread
     ) -> None:
-        """Takes over `upstream` and the `thread` that it belongs to."""
+        """Takes over `upstreams` and the `thread` that they belong to; `found` is what is offered of them."""
         self.found = found
-        """What the upstream can do."""
+        """What the upstreams can do."""
         self.text = text
         """What prompts are assembled with."""
         self.stats = EngineStats()
-        """Counters; steps and blocks are the upstream's and stay 0."""
+        """Counters; steps and blocks are the upstreams' and stay 0."""
         self.dropped = 0
         """Tokens that came after a boundary or an end."""
-        self._upstream = upstream
+        self._upstreams = upstreams
         self._thread = thread
         self._limits = Limits.of(config, found.max_context)
         self._line = UpstreamLine(self._limits, time.monotonic)
         self._reader = Reader(found.token_ids, partial(text.tokenizer.encode, opening=False))
         self._tickets: dict[str, _Ticket] = {}  # of the latest request of each id
         self._scorings = count()
+        thread.start(upstreams.watch()).result()
 
     @classmethod
     def connect(
-        cls, url: str, path: Path | None, config: EngineConfig, *, key: str = "", model: str = ""
+        cls,
+        urls: Sequence[str],
+        path: Path | None,
+        config: EngineConfig,
+        *,
+        key: str = "",
+        model: str = "",
+        wait_s: float = WAIT_S,
+        announce: Callable[[str], None] = lambda _: None,
     ) -> OpenAIBackend:
-        """Find out what the upstream at `url` can do with its `model`; "" if it serves only one.
+        """Find out what the upstreams at `urls` can do with `model`; "" where each serves only one.
 
-        `path` is where the tokenizer is, None where the upstream says that its files are. Raises ConfigError where
-        what was found is not enough, ModelError for files that cannot be used.
+        `path` is where the tokenizer is, None where an upstream says that its files are. `announce` is told what that
+        costs. An answer that has begun waits up to `wait_s` seconds where all are away. Raises ConfigError where none
+        is there, or what was found is not enough, ModelError for files that cannot be used.
         """
-        upstream, thread = Upstream(url, key), LoopThread("ghostkv-upstream")
+        servers = [Upstream(url, key) for url in urls]
+        if len({server.address for server in servers}) < len(servers):
+            raise ConfigError("an upstream is named twice")
+        thread = LoopThread("ghostkv-upstream")
         try:
-            text = read_text(path or thread.start(own_files(upstream, model)).result())
-            found = thread.start(discover(upstream, text, model)).result()
+            offer = thread.start(begin(servers, path, model, announce)).result()
         except BaseException:
-            thread.start(upstream.close()).result()
+            for server in servers:
+                thread.start(server.close()).result()
             thread.close()
             raise
-        return cls(upstream, text, found, config, thread)
+        upstreams = Upstreams(offer.members, offer.discovery, wait_s=wait_s)
+        return cls(upstreams, offer.text, offer.offered, config, thread)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -109,7 +127,7 @@ class OpenAIBackend:
 
     @property
     def healthy(self) -> bool:
-        """Whether requests are served. An upstream that is away for a while does not make it false."""
+        """Whether the process can go on. Upstreams that are away for a while do not make it false."""
         return self._thread.open
 
     def occupancy(self) -> Load:
@@ -134,6 +152,7 @@ class OpenAIBackend:
             kept=stats.boundaries_kept,
             flushed=stats.finished[FinishReason.FLUSH.value],
             dropped_tokens=self.dropped,
+            upstreams=self._upstreams.states(),
         )
 
     def capabilities(self) -> Capabilities:
@@ -202,7 +221,7 @@ class OpenAIBackend:
         if self._thread.open:
             for ticket in list(self._tickets.values()):
                 self._thread.call(ticket.cancel)
-            self._thread.start(self._upstream.close()).result()
+            self._thread.start(self._upstreams.close()).result()
         self._thread.close()
 
     # On the upstream's thread from here on.
@@ -238,28 +257,38 @@ class OpenAIBackend:
         self._tell(last, tell)
 
     async def _generate(self, key: str, segment: RemoteSegment, tell: _Tell) -> Delta:
-        """Ask until the segment ends: again with what was generated where the upstream stops for a limit of its own.
+        """Ask until the segment ends: again with what was generated where an upstream stops short, or fails.
 
         The last delta is not told yet.
         """
         while True:
             before = segment.generated
-            body = body_of(segment.request, segment.ids, self._to_ask(segment), self.found, self.tokenizer)
-            async with aclosing(self._upstream.stream(body)) as chunks:
-                async for chunk in chunks:
-                    if (choice := choice_of(chunk)) is None:
-                        continue
-                    tokens = self._reader.tokens(choice, segment.request.sampling.logprobs)
-                    if (last := self._take(key, segment, tokens, tell)) is not None:
-                        return last
-                    if (reason := choice.get("finish_reason")) is not None:
-                        break
-                else:
-                    raise EngineFault(f"the upstream {self._upstream.address} ended an answer without saying why")
-            if reason == "stop":
-                return segment.finished(FinishReason.STOP, segment.gate.close(0))
-            if reason != "length" or segment.generated == before:
-                raise EngineFault(f"the upstream {self._upstream.address} ended an answer with {reason!r}")
+            last = await self._upstreams.ask(segment, partial(self._stream, key, segment, tell))
+            if last is not None:
+                return last
+            if segment.generated == before:
+                raise EngineFault("an upstream ended an answer with 'length' before its first token")
+
+    async def _stream(self, key: str, segment: RemoteSegment, tell: _Tell, visit: Visit) -> Delta | None:
+        """Ask one upstream once; the last delta, or None where it stops for a limit of its own."""
+        body = body_of(segment.request, segment.ids, self._to_ask(segment), visit.found, self.tokenizer)
+        address = visit.upstream.address
+        async with aclosing(visit.upstream.stream(body)) as chunks:
+            async for chunk in chunks:
+                if (choice := choice_of(chunk)) is None:
+                    continue
+                if tokens := self._reader.tokens(choice, segment.request.sampling.logprobs):
+                    visit.heard()
+                if (last := self._take(key, segment, tokens, tell)) is not None:
+                    return last
+                if (reason := choice.get("finish_reason")) is None:
+                    continue
+                if reason == "stop":
+                    return segment.finished(FinishReason.STOP, segment.gate.close(0))
+                if reason == "length":
+                    return None
+                raise FailedTry(EngineFault(f"the upstream {address} ended an answer with {reason!r}"), Failure.FAULT)
+        raise FailedTry(EngineFault(f"the upstream {address} ended an answer without saying why"), Failure.FAULT)
 
     def _to_ask(self, segment: RemoteSegment) -> int:
         """Output tokens: what is reserved, or where a boundary may be kept all that may follow it."""
@@ -295,8 +324,12 @@ class OpenAIBackend:
 
     async def _read(self, request: SegmentRequest, asked: PromptScores, segment: RemoteSegment) -> Delta:
         """The log-probabilities of a prompt's tokens."""
-        reply = await self._upstream.complete(scoring_body(request, asked.best, self.found))
+
+        async def reply(visit: Visit) -> Json:
+            return await visit.upstream.complete(scoring_body(request, asked.best, visit.found))
+
         prompt = replace(self._reader, encode=lambda text: request.prompt, ids=False)
-        tokens = prompt.tokens(choice_of(reply) or {}, asked.best)[asked.start :]
+        choice = choice_of(await self._upstreams.ask(segment, reply)) or {}
+        tokens = prompt.tokens(choice, asked.best)[asked.start :]
         finish = None if request.remaining else segment.finish(FinishReason.LENGTH)
         return Delta(request.id, prompt=tokens, finish=finish)

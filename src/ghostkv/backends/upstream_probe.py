@@ -5,14 +5,15 @@ A field that a server does not know may be refused or passed over, so each is tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ghostkv.backends.upstream import Json, Upstream
+from ghostkv.backends.upstream import FailedTry, Failure, Json, Upstream
 from ghostkv.backends.upstream_reply import choice_of, named_id, token_logprobs, top_logprobs
 from ghostkv.backends.upstream_text import ModelText
-from ghostkv.errors import ConfigError, EngineFault, InvalidRequest, Overloaded
+from ghostkv.errors import ConfigError, InvalidRequest
 
 _SAMPLE = (
     "The café's 1,024 guests (of 37) — all naïve — paid €21.50; nobody's watch said 09:30?\n\n  def f(x): return x"
@@ -41,6 +42,28 @@ class Findings:
     token_ids: bool  # choices name their tokens
     score: bool  # gives the log-probabilities of a prompt
     lacks: frozenset[str]  # fields of requests that change nothing there
+    sample: str = ""  # how it continues a sample of text
+
+    @classmethod
+    def common(cls, found: Sequence[Findings]) -> Findings:
+        """What all of several upstreams can do; named as the first has it."""
+        return replace(
+            found[0],
+            max_context=min(each.max_context for each in found),
+            prompt_ids=all(each.prompt_ids for each in found),
+            token_ids=all(each.token_ids for each in found),
+            score=all(each.score for each in found),
+            lacks=frozenset().union(*(each.lacks for each in found)),
+        )
+
+    def adapted(self, found: Findings) -> Findings:
+        """How an upstream like `found` is asked where this is offered. Raises ConfigError naming what it lacks."""
+        missing = sorted(found.lacks - self.lacks)
+        missing += [name for name in ("prompt_ids", "token_ids", "score") if getattr(self, name) > getattr(found, name)]
+        missing += [f"a context of {self.max_context} tokens"] if found.max_context < self.max_context else []
+        if missing:
+            raise ConfigError(f"it lacks what is offered since the start: {', '.join(missing)}")
+        return replace(self, model=found.model)
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -56,25 +79,40 @@ class Findings:
         return (*said, *(text for field, text in _COSTS.items() if field in self.lacks))
 
 
+def shares(found: Mapping[str, Findings]) -> list[str]:
+    """What several upstreams, by address, cannot do and which of them is why, for people."""
+    offered = Findings.common(list(found.values()))
+    said = []
+    for cost in offered.costs:
+        why = [address for address, each in found.items() if cost in each.costs]
+        said.append(cost if len(why) == len(found) else f"{cost} (because of {', '.join(why)})")
+    for address, each in found.items():
+        if each.max_context > offered.max_context:
+            said.append(f"of the {each.max_context} tokens of context at {address} {offered.max_context} are used")
+        if each.sample != offered.sample:
+            said.append(f"{address} continues a sample otherwise than the first: its weights or kernels are others")
+    return said
+
+
 async def discover(upstream: Upstream, text: ModelText, model: str = "") -> Findings:
     """Ask. `model` is the upstream's id of it; "" if it serves only one.
 
-    Raises ConfigError if it cannot be reached, serves no such model, does not complete prompts, or has another
-    tokenizer than `text`.
+    Raises ConfigError if it serves no such model, does not complete prompts, or has another tokenizer than `text`, and
+    FailedTry if it does not answer.
     """
     try:
         name, context = await _served(upstream, text, model)
         return await _Probe(upstream, text, name).findings(context)
-    except (EngineFault, InvalidRequest, Overloaded) as error:
+    except InvalidRequest as error:
         raise ConfigError(error.message) from error
 
 
 async def own_files(upstream: Upstream, model: str = "") -> Path:
-    """Where the upstream's model is on this machine, as it says. Raises ConfigError where it does not."""
-    try:
-        entries = await _listed(upstream)
-    except EngineFault as error:
-        raise ConfigError(error.message) from error
+    """Where the upstream's model is on this machine, as it says.
+
+    Raises ConfigError where it does not say so, and FailedTry if it does not answer.
+    """
+    entries = await _listed(upstream)
     said = [str(entry.get(name) or "") for entry in entries for name in ("root", "id") if model in ("", entry["id"])]
     for place in said:
         if place and (path := Path(place)).is_absolute() and path.exists():
@@ -83,13 +121,13 @@ async def own_files(upstream: Upstream, model: str = "") -> Path:
 
 
 async def _listed(upstream: Upstream) -> list[Json]:
-    """The entries of /v1/models. Raises EngineFault where there are none to be had."""
+    """The entries of /v1/models. Raises ConfigError where there are none."""
     listed = (await upstream.get("/v1/models") or {}).get("data")
     models = (
         [entry for entry in listed if isinstance(entry, dict) and "id" in entry] if isinstance(listed, list) else []
     )
     if not models:
-        raise EngineFault(f"the upstream {upstream.address} names no model at /v1/models")
+        raise ConfigError(f"the upstream {upstream.address} names no model at /v1/models")
     return models
 
 
@@ -125,16 +163,14 @@ class _Probe:
         await self._check_tokenizer()
         named = await self._ask(max_tokens=1, return_token_ids=True)
         token_ids = named is not None and isinstance(named.get("token_ids"), list)
-        lacks = {*await self._ends(), *await self._filters(), *await self._logprobs(token_ids=token_ids)}
+        sample = await self._text()
+        lacks = {*await self._ends(), *await self._filters(sample), *await self._logprobs(token_ids=token_ids)}
         score = prompt_ids and await self._scores()
-        return Findings(self._model, context, prompt_ids, token_ids, score, frozenset(lacks))
+        return Findings(self._model, context, prompt_ids, token_ids, score, frozenset(lacks), str(sample))
 
     async def _reads_ids(self) -> bool:
-        try:
-            reply = await self._reply(max_tokens=1)
-        except (InvalidRequest, EngineFault):  # some break on what they do not expect
-            return False
-        return self._read(reply) in (0, len(self._ids))
+        reply = await self._tried(max_tokens=1)
+        return reply is not None and self._read(reply) in (0, len(self._ids))
 
     async def _check_tokenizer(self) -> None:
         """Text costs as many tokens there as here, but for a BOS. Also: it completes prompts at all."""
@@ -160,20 +196,20 @@ class _Probe:
         longer = await self._ask(**ending, min_tokens=3)
         return lacks if longer is not None and longer.get("finish_reason") == "length" else [*lacks, "min_tokens"]
 
-    async def _filters(self) -> list[str]:
+    async def _filters(self, greedy: object) -> list[str]:
         """A filter that leaves one token makes a hot draw greedy; a penalty far below 1 brings words of the prompt."""
-
-        async def text(**fields: Any) -> object:
-            choice = await self._ask(max_tokens=8, **fields)
-            return None if choice is None else choice.get("text")
-
-        greedy, hot = await text(), await text(temperature=2.0)
+        hot = await self._text(temperature=2.0)
         honoured = {
-            "top_k": hot != greedy == await text(temperature=2.0, top_k=1),
-            "min_p": hot != greedy == await text(temperature=2.0, min_p=1.0),
-            "repetition_penalty": await text(repetition_penalty=0.01) not in (None, greedy),
+            "top_k": hot != greedy == await self._text(temperature=2.0, top_k=1),
+            "min_p": hot != greedy == await self._text(temperature=2.0, min_p=1.0),
+            "repetition_penalty": await self._text(repetition_penalty=0.01) not in (None, greedy),
         }
         return [name for name, works in honoured.items() if not works]
+
+    async def _text(self, **fields: Any) -> object:
+        """How the sample goes on."""
+        choice = await self._ask(max_tokens=8, **fields)
+        return None if choice is None else choice.get("text")
 
     async def _logprobs(self, *, token_ids: bool) -> list[str]:
         """Only where they can be told apart by token."""
@@ -196,10 +232,19 @@ class _Probe:
         return named and all(isinstance(value, float | int) for value in values[1:])
 
     async def _ask(self, **fields: Any) -> Json | None:
-        """The choice; None where the upstream refuses or breaks."""
+        """The choice; None where the upstream refuses."""
+        reply = await self._tried(**fields)
+        return None if reply is None else choice_of(reply)
+
+    async def _tried(self, **fields: Any) -> Json | None:
+        """The reply; None where the upstream refuses, or fails as some do with what they do not expect."""
         try:
-            return choice_of(await self._reply(**fields))
-        except (InvalidRequest, EngineFault):
+            return await self._reply(**fields)
+        except InvalidRequest:
+            return None
+        except FailedTry as failed:
+            if failed.kind is not Failure.FAULT:
+                raise
             return None
 
     async def _reply(self, **fields: Any) -> Json:

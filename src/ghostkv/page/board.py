@@ -7,11 +7,12 @@ from typing import Any
 
 from nicegui import ui
 
+from ghostkv.backends.base import UpstreamState
 from ghostkv.page import charts
 from ghostkv.page.chosen import Chosen
 from ghostkv.page.live import Live, State, Watched
 from ghostkv.page.parts import Panel, Tile, chart, draw, table
-from ghostkv.page.rows import ANSWER_COLUMNS, Row, answer_row, size
+from ghostkv.page.rows import ANSWER_COLUMNS, UPSTREAM_COLUMNS, Row, answer_row, size, upstream_row
 from ghostkv.page.sessions import SESSION_COLUMNS, Sessions, Subject, of_answer
 from ghostkv.page.style import CHAIN, SESSION, STATE, WHO
 from ghostkv.page.timeline import Moment
@@ -39,7 +40,8 @@ class Board:
         self._answer = ""  # the chosen one, where no session is
         self._picked = False  # by the user, who did not only watch
         self._span = 120
-        self._rows: dict[str, list[Row]] = {"answers": [], "sessions": []}
+        self._rows: dict[str, list[Row]] = {"answers": [], "sessions": [], "upstreams": []}
+        self._stats = serving.worker.stats
         with ui.element("div").classes("left"):
             with ui.element("div").classes("tiles"):
                 self._tiles = {name: Tile(name, metered=name == "live KV") for name in _TILES}
@@ -59,6 +61,7 @@ class Board:
         self._show_charts(moments, answers, now, "" if subject is None else subject.answer_id)
         self._show_answers(answers, now)
         self._show_sessions()
+        self._fill("upstreams", [upstream_row(each, time.time()) for each in self._upstreams()])
         self._detail.show(subject)
 
     def _build_charts(self) -> None:
@@ -81,10 +84,19 @@ class Board:
             sessions = table(SESSION_COLUMNS, "key", "sessions", "No sessions")
             sessions.add_slot("body-cell-session", SESSION)
             sessions.on("rowClick", self._choose_session, [[], ["key"], None])
-        self._tables = {"answers": answers, "sessions": sessions}
+        with Panel(
+            "Upstreams", "Servers that compute for this one: whether each is sent segments, and since when."
+        ) as panel:
+            upstreams = table(UPSTREAM_COLUMNS, "upstream", "upstreams", "No upstreams")
+        panel.frame.set_visibility(bool(self._upstreams()))
+        self._tables = {"answers": answers, "sessions": sessions, "upstreams": upstreams}
         for each in self._tables.values():
             each.add_slot("body-cell-state", STATE)
+        for each in (answers, sessions):
             each.add_slot("body-cell-segments", CHAIN)
+
+    def _upstreams(self) -> tuple[UpstreamState, ...]:
+        return () if self._stats is None else self._stats().upstreams
 
     def _respan(self, event: Any) -> None:
         self._span = int(event.value)

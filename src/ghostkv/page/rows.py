@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ghostkv.backends.base import UpstreamState
 from ghostkv.page.charts import colour
 from ghostkv.page.live import Watched
 from ghostkv.protocol.ledger import Ledger, Standing
@@ -27,6 +28,7 @@ ANSWER_COLUMNS = columns(
     "answer", "state", "residency", "segments", "prompt", "output", "resident", "carried", "recalled", "rehydrated",
     "payload", "exact", left=("answer", "state", "residency", "segments", "exact"),
 )  # fmt: skip
+UPSTREAM_COLUMNS = columns("upstream", "state", "segments", "failovers", left=("upstream", "state"))
 SEGMENT_COLUMNS = columns(
     "#", "node", "prompt", "cached", "tail", "state", "recalled", "rehydrated", "output", "boundary", "decision",
     "live KV", "density", "payload", "worker", left=("boundary", "decision", "worker"),
@@ -75,6 +77,17 @@ def answer_row(answer: Watched, now: float) -> Row:
         "rehydrated": answer.rehydrated,
         "payload": size(answer.payload_bytes),
         "exact": "…" if end is None else "exact" if end.exact else "not exact",
+    }
+
+
+def upstream_row(upstream: UpstreamState, now: float) -> Row:
+    """One upstream; `now` is Unix time."""
+    return {
+        "upstream": plain(upstream.address),
+        "state": "running" if upstream.healthy else "failed",
+        "age": f"{max(0.0, now - upstream.since):.0f} s",
+        "segments": upstream.running,
+        "failovers": upstream.failovers,
     }
 
 

@@ -189,7 +189,12 @@ def _worker(settings: Settings) -> Worker:
     if upstream is None:
         return open_worker(settings.model or "", settings.engine)
     return open_upstream(
-        upstream.url, settings.engine, model=settings.model, key=upstream.key, upstream_model=upstream.model
+        upstream.urls,
+        settings.engine,
+        model=settings.model,
+        key=upstream.key,
+        upstream_model=upstream.model,
+        wait_s=upstream.wait_s,
     )
 
 

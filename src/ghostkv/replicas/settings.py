@@ -12,11 +12,12 @@ from ghostkv.telemetry.logs import LogFormat, LogLevel
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """An OpenAI-compatible server that replicas use in place of an engine."""
+    """OpenAI-compatible servers of one model that replicas use in place of an engine."""
 
-    url: str
+    urls: tuple[str, ...]
     key: str = field(default="", repr=False)
     model: str = ""  # its id there
+    wait_s: float | None = None  # see `launch.open_upstream`
 
 
 @dataclass(frozen=True, slots=True)

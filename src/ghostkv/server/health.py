@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from fastapi import APIRouter
 
+from ghostkv.backends.base import UpstreamState
 from ghostkv.errors import EngineFault
 from ghostkv.server.envelope import Json
 from ghostkv.server.serving import Serving
+
+
+def _shown(state: UpstreamState) -> Json:
+    """Without its address: probes need no key."""
+    since = datetime.fromtimestamp(state.since, UTC).isoformat(timespec="seconds")
+    return {"healthy": state.healthy, "since": since, "running": state.running, "failovers": state.failovers}
 
 
 def health_routes(serving: Serving) -> APIRouter:
@@ -20,7 +29,11 @@ def health_routes(serving: Serving) -> APIRouter:
         if not serving.worker.healthy():
             raise EngineFault("the engine has stopped")
         serving.gate.check_open()
-        return {"status": "ok"}
+        stats = None if serving.worker.stats is None else serving.worker.stats()
+        upstreams = () if stats is None else stats.upstreams
+        if upstreams and not any(each.healthy for each in upstreams):
+            raise EngineFault("no upstream can be reached")
+        return {"status": "ok", **({"upstreams": list(map(_shown, upstreams))} if upstreams else {})}
 
     @router.get("/live")
     async def live() -> Json:

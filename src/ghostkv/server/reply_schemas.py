@@ -144,6 +144,11 @@ REPLIES: dict[str, Json] = {
             "chat_template": _TEXT_OR_NULL,
         }
     ),
-    "Status": _object({"status": _one("ok")}),
+    "Status": _object(
+        {"status": _one("ok")},
+        upstreams=_list(
+            _object({"healthy": {"type": "boolean"}, "since": _STRING, "running": _COUNT, "failovers": _COUNT})
+        ),
+    ),
     "Plain": _STRING,
 }

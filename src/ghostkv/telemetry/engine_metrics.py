@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from ghostkv.backends.base import Stats
+from ghostkv.backends.base import Stats, UpstreamState
 from ghostkv.session.worker import Worker
 
 _LABELS = ("model_name", "worker")
+_UPSTREAM_GAUGES: dict[str, tuple[Callable[[UpstreamState], float], str]] = {
+    "ghostkv_upstream_healthy": (lambda each: each.healthy, "Whether an upstream is sent segments"),
+    "ghostkv_upstream_since_timestamp_seconds": (lambda each: each.since, "When that changed, in Unix time"),
+    "ghostkv_upstream_running": (lambda each: each.running, "Segments that an upstream is asked for"),
+}
 _GAUGES = {  # name -> (field of Stats, help)
     "vllm:num_requests_running": ("running", "Segments that run"),
     "vllm:num_requests_waiting": ("waiting", "Segments in line"),
@@ -67,6 +72,7 @@ class EngineCollector:
         yield self._gauge("ghostkv_peak_live_kv_bytes", "The most there have been in any step", peak)
         budget = {name: stats.blocks * _block_bytes(member) for name, (member, stats) in read.items()}
         yield self._gauge("ghostkv_kv_budget_bytes", "Bytes of all KV blocks", budget)
+        yield from self._upstreams({name: stats.upstreams for name, (_, stats) in read.items() if stats.upstreams})
         yield self._configuration({name: stats.blocks for name, (_, stats) in read.items()})
 
     def _gauge(self, name: str, text: str, values: Mapping[str, float]) -> Metric:
@@ -74,6 +80,20 @@ class EngineCollector:
         for member, value in values.items():
             gauge.add_metric((self._model, member), value)
         return gauge
+
+    def _upstreams(self, read: Mapping[str, tuple[UpstreamState, ...]]) -> Iterator[Metric]:
+        """Those of workers over other servers, by their address."""
+        labels = (*_LABELS, "upstream")
+        listed = [((self._model, name, each.address), each) for name, states in read.items() for each in states]
+        for family, (value, text) in _UPSTREAM_GAUGES.items():
+            gauge = GaugeMetricFamily(family, text, labels=labels)
+            for names, each in listed:
+                gauge.add_metric(names, value(each))
+            yield gauge
+        counter = CounterMetricFamily("ghostkv_upstream_failovers", "Segments that left an upstream", labels=labels)
+        for names, each in listed:
+            counter.add_metric(names, each.failovers)
+        yield counter
 
     def _configuration(self, blocks: Mapping[str, int]) -> Metric:
         info = InfoMetricFamily("vllm:cache_config", "The KV pool", labels=_LABELS)
