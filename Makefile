@@ -39,6 +39,7 @@ peers: $(READY)
 	$(BIN)/python benchmarks/clients.py
 	$(BIN)/python benchmarks/ray_serve.py
 	$(BIN)/python benchmarks/upstreams.py
+	$(BIN)/python benchmarks/vllm_backend.py
 
 clean-kernels:
 	find src tests -name '*.nb[ci]' -delete

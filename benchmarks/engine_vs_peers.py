@@ -8,7 +8,6 @@ engines, not residency. Appends to results/engine_vs_peers.jsonl.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from statistics import median
@@ -16,7 +15,7 @@ from statistics import median
 from llama_environment import llama_cpp, quantized
 from peers import LlamaBench, Peer, Worker
 from record import append
-from vllm_environment import vllm_python
+from vllm_environment import cpu_variables, vllm_python
 
 from ghostkv.config import cache_dir
 from ghostkv.model.checkpoint import open_checkpoint
@@ -39,15 +38,12 @@ def ours(model: Path) -> list[Peer]:
 
 
 def vllm(model: Path, environment: Path) -> list[Peer]:
-    """vLLM with bfloat16: every core for its kernels (by default it keeps one), and the OpenMP that it recommends."""
+    """vLLM with bfloat16."""
     exported = cache_dir() / "peers" / "smollm2-bf16"
     if not exported.exists():
         export_hf(open_checkpoint(model), exported)
     python = vllm_python(environment)
-    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-    settings = {"VLLM_CPU_OMP_THREADS_BIND": cores}
-    if openmp := next(iter(python.parent.parent.glob("lib/libiomp5.so")), None):
-        settings["LD_PRELOAD"] = str(openmp)
+    settings = cpu_variables(environment)
     peer = Worker("vllm bfloat16", python, "vllm_worker.py", str(exported), str(KV_BYTES), environment=settings)
     peer.about["environment"] = sorted(settings)
     return [peer]

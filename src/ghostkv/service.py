@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ import typer
 
 from ghostkv.config import EngineConfig, ServerConfig, SessionLimits, parse_bytes
 from ghostkv.errors import ConfigError
-from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Budget, Dtype, KVDtype, Speculation, Threads
+from ghostkv.options import DEFAULTS, SERVER_DEFAULTS, Dtype, KVDtype, Speculation, Threads
 from ghostkv.routing import DEFAULT_ROUTER, names
 from ghostkv.startup import Phases, process_start
 from ghostkv.telemetry.logs import LogFormat, LogLevel, configure
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
     from ghostkv.server.serving import Serving
     from ghostkv.session.store import Store
     from ghostkv.session.worker import Worker
+
+
+class Engine(StrEnum):
+    """What computes."""
+
+    EMBEDDED = "embedded"
+    VLLM = "vllm"
+
 
 _log = logging.getLogger(__name__)
 _MODEL = "smollm2"
@@ -46,7 +55,13 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port, which is printed.")] = 8000,
-    kv_budget: Budget = "512MiB",
+    kv_budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Size of the KV pool, e.g. 96MiB. With --backend vllm: by default what vLLM takes by itself.",
+            show_default="512MiB",
+        ),
+    ] = None,
     default_max_tokens: Annotated[
         int, typer.Option(min=1, help="Answer length where a request gives none.")
     ] = DEFAULTS.default_max_tokens,
@@ -65,6 +80,12 @@ def serve(
             "strongest with room, light ones to the weakest. Each takes a KV budget of its own.",
         ),
     ] = None,
+    backend: Annotated[
+        Engine, typer.Option(help="What computes: ghostkv's own engine, or vLLM in this process (an extra).")
+    ] = Engine.EMBEDDED,
+    vllm_options: Annotated[
+        str, typer.Option(metavar="OPTIONS", help="More for vLLM, as `vllm serve` takes them, in one string.")
+    ] = "",
     router: Annotated[
         str | None,
         typer.Option(
@@ -203,12 +224,12 @@ def serve(
         from ghostkv.server.serve import serve as run
     except ImportError as error:
         raise ConfigError(f"the server needs an extra: pip install 'ghostkv[server]' ({error})") from error
-    from ghostkv.launch import engine_config, open_fleet
+    from ghostkv.launch import engine_config, open_fleet, open_vllm
     from ghostkv.tables import size
     from ghostkv.terminal import Progress
 
     config = engine_config(
-        kv_budget=kv_budget,
+        **({} if kv_budget is None else {"kv_budget": kv_budget}),
         dtype=dtype,
         kv_dtype=kv_dtype,
         threads=threads,
@@ -227,8 +248,7 @@ def serve(
         drain_s=drain_timeout,
         resume_s=resume_after,
     )
-    if upstream and worker:
-        raise ConfigError("--upstream is one engine: it cannot be had with --worker")
+    _check_one_engine(upstream, worker, backend, vllm_options)
     if router is not None and not worker:
         raise ConfigError("--router chooses among workers: it needs --worker")
     peers = Peers(tuple(peer or ()), read_secret(capsule_secret_file))
@@ -236,12 +256,17 @@ def serve(
     configure(log_format, log_level)
     phases.end("imports")
     if ray:
-        _refuse_beside_ray({"--worker": worker, "--peer": peer, "--store-size": store_size})
-        over = (tuple(upstream), upstream_key, upstream_model, upstream_wait) if upstream else None
-        _on_ray(
-            model, config, limits, access, (store, store_lease), over, (log_format, log_level), replicas, (host, port)
+        _refuse_beside_ray(
+            {
+                "--worker": worker,
+                "--peer": peer,
+                "--store-size": store_size,
+                "--backend": backend is not Engine.EMBEDDED,
+            }
         )
-        return
+        servers = (tuple(upstream), upstream_key, upstream_model, upstream_wait) if upstream else None
+        stored, log, address = (store, store_lease), (log_format, log_level), (host, port)
+        return _on_ray(model, config, limits, access, stored, servers, log, replicas, address)
     if replicas is not None:
         raise ConfigError("--replicas is for --ray: without it there is one server")
     with (
@@ -249,28 +274,23 @@ def serve(
         _opened(store, store_size, store_lease, worker) as kept,
         Progress() as progress,
     ):
-        if not access.keys and host not in ("127.0.0.1", "::1", "localhost"):
-            typer.echo(f"warning: there are no API keys, so whoever reaches {host} may use this server", err=True)
-        if store is not None and upstream:
-            typer.echo(
-                "warning: over --upstream an answer that broke off goes on from what is stored, but what follows may "
-                "be other tokens than those that its client has read: no answer there is exact",
-                err=True,
-            )
+        _warn(host, keys=bool(access.keys), inexact_store=bool(store and (upstream or backend is Engine.VLLM)))
         live = Live()
         stepped = live.stepped if page else lambda worker, trace: None
-        if not upstream:
-            serving = open_fleet(
-                model or _MODEL, config, worker or (), by=router or DEFAULT_ROUTER, announce=progress, on_step=stepped
-            )
-        else:
+        if upstream:
             serving = _over(
                 upstream, model, config, key=upstream_key, upstream_model=upstream_model, wait_s=upstream_wait
             )
+        elif backend is Engine.VLLM:
+            bytes_ = None if kv_budget is None else config.kv_budget
+            serving = open_vllm(model or _MODEL, config, kv_budget=bytes_, options=vllm_options, announce=_say)
+        else:
+            serving = open_fleet(
+                model or _MODEL, config, worker or (), by=router or DEFAULT_ROUTER, announce=progress, on_step=stepped
+            )
         progress.done()
         phases.end("models")
-        address = f"[{host}]" if ":" in host else host
-        url = f"http://{address}:{bound.getsockname()[1]}/v1"
+        url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/v1"
         budget = f"KV budget {size(serving.backend.capabilities().kv_budget)}"
         more = f" for each of {1 + len(worker)} workers" if worker else ""
         over = f"over {', '.join(upstream)}" if upstream else ""
@@ -286,6 +306,16 @@ def serve(
             observers=(live,) if page else (),
             beside=beside,
             ready=lambda: _ready(line, phases),
+        )
+
+
+def _warn(host: str, *, keys: bool, inexact_store: bool) -> None:
+    if not keys and host not in ("127.0.0.1", "::1", "localhost"):
+        _say(f"warning: there are no API keys, so whoever reaches {host} may use this server")
+    if inexact_store:
+        _say(
+            "warning: over another engine an answer that broke off goes on from what is stored, but what follows "
+            "may be other tokens than those that its client has read: no answer there is exact"
         )
 
 
@@ -330,10 +360,22 @@ def _over(urls: list[str], model: str | None, config: EngineConfig, **more: Any)
     """A worker over upstreams; what it costs stands on standard error and stays there."""
     from ghostkv.launch import open_upstream
 
-    def announce(said: str) -> None:
-        typer.echo(said, err=True)
+    return open_upstream(urls, config, model=model, announce=_say, **more)
 
-    return open_upstream(urls, config, model=model, announce=announce, **more)
+
+def _say(said: str) -> None:
+    """On standard error, where it stays."""
+    typer.echo(said, err=True)
+
+
+def _check_one_engine(upstream: list[str] | None, workers: list[str] | None, backend: Engine, options: str) -> None:
+    """Raises ConfigError for options of several engines."""
+    others = {"--worker": bool(workers), "--backend vllm": backend is Engine.VLLM, "--upstream": bool(upstream)}
+    named = [name for name, asked in others.items() if asked]
+    if len(named) > 1:
+        raise ConfigError(f"{named[-1]} is one engine: it cannot be had with {named[0]}")
+    if options and backend is not Engine.VLLM:
+        raise ConfigError("--vllm-options are for --backend vllm")
 
 
 def drain(

@@ -221,7 +221,7 @@ def test_what_is_asked_for_is_what_differs_from_neutral() -> None:
         collect(backend, asked)
         body = stub.bodies[-1]
         assert (body["top_k"], body["logit_bias"], body["temperature"]) == (3, {"97": -1.0}, 0.5)
-        assert (body["min_tokens"], body["stop_token_ids"], body["ignore_eos"]) == (4, [98], True)
+        assert (body["min_tokens"], body["stop_token_ids"], body["ignore_eos"]) == (2, [98], True)
         collect(backend, replace(asked, state=GenerationState(emitted=6)))
         assert stub.bodies[-1]["seed"] != body["seed"]  # another segment begins with other numbers
         collect(backend, replace(asked, repeatable=False))

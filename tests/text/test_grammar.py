@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import byte_tokenizer
-from ghostkv.errors import InvalidRequest
+from ghostkv.errors import InvalidRequest, Unsupported
 from ghostkv.request import Grammar
 from ghostkv.text.grammar import Grammars
 from ghostkv.text.grammar_trial import Trial
@@ -254,3 +254,12 @@ def test_the_process_that_tries_grammars_ends_when_its_input_does() -> None:
     assert process is not None and process.stdin is not None
     process.stdin.close()  # as when the server is killed
     assert process.wait(10) == 0
+
+
+def test_an_older_llguidance_is_refused_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment with vLLM has one: what it reads otherwise must not be taken for a grammar."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.7.6")
+    with pytest.raises(Unsupported, match=r"response_format: grammars need llguidance 1\.9, and here is 1\.7\.6"):
+        Grammars(byte_tokenizer()).json_object()
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.10.0")
+    assert Grammars(byte_tokenizer()).regex("a+").digest

@@ -1,4 +1,4 @@
-"""A segment as a request to /v1/completions. Pure: what it says follows from the segment and what was found."""
+"""A segment as a request to /v1/completions, or to vLLM. Pure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,11 @@ def body_of(
 ) -> Json:
     """Asks for at most `tokens` tokens after the prompt and what was `generated`. Raises Unsupported, by field."""
     sampling = request.sampling
-    emitted = request.state.emitted + len(generated)
     body: Json = {
         "model": found.model,
         "prompt": _prompt((*request.prompt, *generated), found, tokenizer),
-        "max_tokens": tokens,
-        "temperature": sampling.temperature,
-        **_filters(request),
-        **_ends(request, emitted, tokenizer),
+        **sampling_fields(request, len(generated), tokens, tokenizer),
     }
-    if request.repeatable and sampling.temperature:
-        # One for each request: a server that began each segment with the same numbers would repeat itself.
-        body["seed"] = int(uniform(sampling.seed, sampling.choice, sampling.node, emitted) * _SEEDS)
     if found.token_ids:
         body["return_token_ids"] = True
     if sampling.logprobs is not None:
@@ -39,6 +32,20 @@ def body_of(
     for name in found.lacks & body.keys():
         raise Unsupported(f"the upstream does not honour {name}", param=name)
     return body
+
+
+def sampling_fields(request: SegmentRequest, generated: int, tokens: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """How at most `tokens` tokens after `generated` ones are chosen and what ends them, in vLLM's words.
+
+    Those are OpenAI's where that has any.
+    """
+    sampling, emitted = request.sampling, request.state.emitted + generated
+    asked = {"max_tokens": tokens, "temperature": sampling.temperature, **_filters(request)}
+    asked |= _ends(request, emitted, tokens, tokenizer)
+    if request.repeatable and sampling.temperature:
+        # One for each request: an engine that began each segment with the same numbers would repeat itself.
+        asked["seed"] = int(uniform(sampling.seed, sampling.choice, sampling.node, emitted) * _SEEDS)
+    return asked
 
 
 def scoring_body(request: SegmentRequest, best: int, found: Findings) -> Json:
@@ -69,18 +76,18 @@ def _filters(request: SegmentRequest) -> dict[str, Any]:
     }
     asked: dict[str, Any] = {name: value for name, off in neutral.items() if (value := getattr(sampling, name)) != off}
     if sampling.logit_bias:
-        asked["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias}
+        asked["logit_bias"] = dict(sampling.logit_bias)
     return asked
 
 
-def _ends(request: SegmentRequest, emitted: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Our own rules end the answer; the upstream need only know what it may not choose yet, and what ends nothing."""
+def _ends(request: SegmentRequest, emitted: int, tokens: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Our own rules end the answer; the engine need only know what it may not choose yet, and what ends nothing."""
     sampling = request.sampling
     asked: dict[str, Any] = {}
     if not set(tokenizer.eos_ids) <= set(sampling.terminators):
         asked["ignore_eos"] = True
     if (least := sampling.min_tokens - emitted) > 0:
-        asked["min_tokens"] = least
+        asked["min_tokens"] = min(least, tokens)  # more than is asked for is refused
         if own := [token_id for token_id in sampling.terminators if token_id not in tokenizer.eos_ids]:
             asked["stop_token_ids"] = own
     return asked

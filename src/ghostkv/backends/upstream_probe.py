@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ghostkv.backends.remote import LACKING
 from ghostkv.backends.upstream import FailedTry, Failure, Json, Upstream
 from ghostkv.backends.upstream_reply import choice_of, named_id, token_logprobs, top_logprobs
 from ghostkv.backends.upstream_text import ModelText
@@ -68,8 +69,7 @@ class Findings:
     @property
     def costs(self) -> tuple[str, ...]:
         """What clients do without, for people."""
-        said = ["no answer is exact: strict and deterministic are refused", "no tools, grammars, sink_window, steering"]
-        said.append("penalties only under residency full, where nothing crosses a boundary")
+        said = list(LACKING)
         if not self.prompt_ids:
             said.append("prompts are sent as text: a content with a special token's string is refused")
         if not self.token_ids:

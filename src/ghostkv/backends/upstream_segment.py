@@ -1,4 +1,4 @@
-"""One segment that an upstream generates: its continuation, its tokens so far, and when they came."""
+"""One segment that another engine generates: its continuation, its tokens so far, and when they came."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from ghostkv.request import Delta, Finish, FinishReason, SegmentRequest, Segment
 class RemoteSegment(Continuation):
     """Mutable, and owned by the task that serves it."""
 
-    __slots__ = ("_asked", "_came", "_first", "ids")
+    __slots__ = ("_asked", "_cached", "_came", "_first", "ids")
 
     def __init__(self, request: SegmentRequest, reserved: int, detokenizer: Detokenizer, came: float) -> None:
         """`came`: when, in seconds of `time.monotonic`."""
         super().__init__(request, reserved, detokenizer)
         self.ids: list[int] = []  # output tokens of this request
+        self._cached = 0
         self._came = self._asked = self._first = came
 
     def asked(self) -> None:
-        """The upstream is asked from now on."""
+        """The engine is asked from now on."""
         self._asked = time.monotonic()
+
+    def found(self, cached: int) -> None:
+        """So many prompt tokens were found in the prefix cache; what counts is said before the first output token."""
+        if not self.ids:
+            self._cached = cached
 
     def take(self, token: Token) -> Outcome:
         """Take the next token; what it led to."""
@@ -40,12 +46,12 @@ class RemoteSegment(Continuation):
         return Delta(self.request.id, text=text, finish=self.finish(reason))
 
     def usage(self) -> SegmentUsage:
-        """What the request has cost: its first token's wait counts as prefill, the upstream's own line included."""
+        """What the request has cost: its first token's wait counts as prefill, the engine's own line included."""
         now = time.monotonic()
         first = self._first if self.ids else now
         return SegmentUsage(
             prompt_tokens=self.prompt_tokens,
-            cached_tokens=0,  # the upstream does not say before its end, which is mostly not waited for
+            cached_tokens=self._cached,  # 0 over HTTP: said only at an end, which is mostly not waited for
             generated_tokens=self.generated,
             resident_tokens=self.prompt_tokens + max(0, self.generated - 1),
             queue_s=self._asked - self._came,

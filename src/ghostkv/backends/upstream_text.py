@@ -14,7 +14,8 @@ from ghostkv.model.json_file import read_json
 from ghostkv.text.gguf_tokenizer import tokenizer_from_gguf
 from ghostkv.text.tokenizer import Tokenizer
 
-_BYTES = 2  # of a number of KV, where nothing else is said
+KV_NUMBER_BYTES = 2
+"""Of a number of KV, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def _of_directory(path: Path) -> ModelText:
         tokenizer=read_tokenizer(path, config),
         template=read_template(path),
         context=_count(sizes, "max_position_embeddings"),
-        kv_bytes_per_token=2 * _BYTES * _count(sizes, "num_hidden_layers") * kv_heads * head,
+        kv_bytes_per_token=2 * KV_NUMBER_BYTES * _count(sizes, "num_hidden_layers") * kv_heads * head,
     )
 
 
@@ -69,7 +70,7 @@ def _of_gguf(path: Path) -> ModelText:
         tokenizer=tokenizer_from_gguf(metadata, str(path)),
         template=template if isinstance(template, str) else None,
         context=_count(sizes, "context_length"),
-        kv_bytes_per_token=2 * _BYTES * _count(sizes, "block_count") * kv_heads * head,
+        kv_bytes_per_token=2 * KV_NUMBER_BYTES * _count(sizes, "block_count") * kv_heads * head,
     )
 
 

@@ -35,7 +35,7 @@ from ghostkv.text.tool_template import ToolTemplate
 
 if TYPE_CHECKING:  # each brings what a worker over another does not need: torch, an HTTP client
     from ghostkv.backends.embedded import EmbeddedBackend
-    from ghostkv.backends.openai_http import OpenAIBackend
+    from ghostkv.backends.remote import RemoteBackend
     from ghostkv.text.grammar import Grammars
 
 _BITS = {"int8": 8, "bfloat16": 16, "float32": 32}  # of a weight
@@ -89,17 +89,17 @@ class Worker:
         return replace(plain, strength=strength, found=backend.found_tokens)
 
     @classmethod
-    def upstream(cls, backend: OpenAIBackend, config: EngineConfig, clock: Callable[[], float]) -> Worker:
-        """A worker over another server, named as its model is there. Raises what `embedded` does."""
+    def remote(cls, backend: RemoteBackend, config: EngineConfig, clock: Callable[[], float]) -> Worker:
+        """A worker over another engine, named as its model is there. Raises what `embedded` does."""
         _check_template(backend)
-        source, name = backend.text.template or "", backend.found.model
-        identity = Manifest.of(f"upstream:{name}", backend.tokenizer.digest, source)
-        return cls._over(backend, identity, source, replace(config, dtype="upstream"), clock, name)
+        source = backend.text.template or ""
+        identity = Manifest.of(backend.identity, backend.tokenizer.digest, source)
+        return cls._over(backend, identity, source, config, clock, backend.name)
 
     @classmethod
     def _over(
         cls,
-        backend: EmbeddedBackend | OpenAIBackend,
+        backend: EmbeddedBackend | RemoteBackend,
         identity: Manifest,
         source: str,
         config: EngineConfig,
@@ -300,7 +300,7 @@ class Worker:
         return max(1, min(fits, self.config.default_max_tokens, self.config.max_session_tokens))
 
 
-def _check_template(backend: EmbeddedBackend | OpenAIBackend) -> None:
+def _check_template(backend: EmbeddedBackend | RemoteBackend) -> None:
     tokenizer, chat = backend.tokenizer, backend.template
     if chat is not None:
         check_placement(chat.render_ids, notes, tokenizer.encode, tokenizer.decode)

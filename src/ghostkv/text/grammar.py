@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 
-from ghostkv.errors import InvalidRequest
+from ghostkv.errors import InvalidRequest, Unsupported
 from ghostkv.request import Bitmask
 from ghostkv.text.grammar_trial import Trial
 from ghostkv.text.grammar_vocabulary import Vocabulary
@@ -35,6 +36,8 @@ JSON_STYLE: Mapping[str, Any] = {
 """How JSON is written, as a schema's own "x-guidance": between two symbols one space, or one line break and
 indentation, so that no model can go on in white space for ever; `oneOf` and unknown keywords are not approximated."""
 
+_LEAST_VERSION = (1, 9)
+"""Of llguidance. 1.7, which vLLM 0.32 asks for, has no `~n..m` in Lark and does not bound white space in JSON."""
 _MOST_BYTES = 256 * 2**10  # of a grammar as JSON, in which other characters than ASCII are escaped
 _MOST_KEPT = 64  # compiled grammars
 _SHOWN = 400  # characters of a compiler's message
@@ -164,6 +167,7 @@ class Grammars:
         return self._compiled({"lark_grammar": text}, param, domain)
 
     def _compiled(self, inner: Mapping[str, Any], param: str, domain: str) -> CompiledGrammar:
+        _check_version(metadata.version("llguidance"), param)
         try:
             source = json.dumps({"grammars": [_AROUND, {**inner, "name": "answer"}]}, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -206,6 +210,12 @@ class Grammars:
     @cached_property
     def _vocabulary(self) -> Vocabulary:
         return Vocabulary.of(self._tokenizer)
+
+
+def _check_version(found: str, param: str) -> None:
+    if tuple(map(int, found.split(".")[:2])) < _LEAST_VERSION:
+        least = ".".join(map(str, _LEAST_VERSION))
+        raise Unsupported(f"{param}: grammars need llguidance {least}, and here is {found}", param=param)
 
 
 def _check_size(text: str, param: str) -> None:
