@@ -171,7 +171,6 @@ def main() -> int:
                 tried("story, auto", lambda: story(server, "auto", 700)),
                 tried("dropped", lambda: dropped(server)),
             ]
-    print(f"written to {append('vllm_backend', rows)}")
     return int(any("failed" in row for row in rows))
 
 
@@ -183,6 +182,7 @@ def tried(scenario: str, run: Callable[[], Row]) -> Row:
     except (RuntimeError, openai.OpenAIError, OSError, KeyError) as error:
         found = {"failed": re.sub(r"(?<![\w.])/\S*/", ".../", str(error))[-1500:]}
     print(f"{scenario}: {found}", flush=True)
+    append("vllm_backend", [about | found])  # at once: what is cut off later does not lose it
     return about | found
 
 
