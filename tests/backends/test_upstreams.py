@@ -43,6 +43,15 @@ def states(backend: OpenAIBackend) -> tuple[UpstreamState, ...]:
     return backend.snapshot().upstreams
 
 
+def refuses(port: int) -> bool:
+    """Whether nobody listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return True
+    return False
+
+
 def failovers(backend: OpenAIBackend) -> list[int]:
     return [state.failovers for state in states(backend)]
 
@@ -192,6 +201,7 @@ def test_it_waits_for_one_that_is_restarted_and_asks_anew_what_that_can_do() -> 
         return FOUND
 
     first, second = StubUpstream(breaks_after=5), StubUpstream()
+    first.paused, first.paused_after = threading.Event(), 5
     with ExitStack() as stack:
         here = stack.enter_context(ExitStack())
         url = here.enter_context(stubbed(first, port))
@@ -207,14 +217,14 @@ def test_it_waits_for_one_that_is_restarted_and_asks_anew_what_that_can_do() -> 
         async def run() -> str:
             going = asyncio.create_task(story())
             await asyncio.to_thread(until, lambda: len(first.bodies) == 1)
-            await asyncio.to_thread(here.close)
-            await asyncio.to_thread(until, lambda: not states(backend)[0].healthy)
-            await asyncio.sleep(0.2)
+            closing = asyncio.create_task(asyncio.to_thread(here.close))
+            await asyncio.to_thread(until, lambda: refuses(port))
+            first.paused.set()
+            await closing
+            await asyncio.to_thread(until, lambda: not backend._upstreams._members[0].known)  # looked at while away
             stack.enter_context(stubbed(second, port))
             return await going
 
-        first.breaks_after, first.paused, first.paused_after = 5, threading.Event(), 5
-        first.paused.set()
         assert asyncio.run(run()) == ANSWER[:30]
         assert asked == [url] and states(backend)[0].healthy
         assert len(second.bodies) == 1 and failovers(backend)[0] >= 1

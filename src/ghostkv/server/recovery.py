@@ -1,14 +1,15 @@
 """After a start: what the store has kept comes back, and answers that broke off go on.
 
 One goes on when somebody comes to read it, and otherwise `resume_s` after the start. It is the same answer, bit for
-bit; the log says what had to be generated or prefilled again. One that ends the process each time is tried
-`MOST_TRIES` times.
+bit; the log says what had to be generated or prefilled again. One that may end the process each time is tried again
+only when the server has been up for some time, which doubles: none is given up, and the others get on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
@@ -27,8 +28,11 @@ from ghostkv.session.worker import Worker
 
 _log = logging.getLogger(__name__)
 
-MOST_TRIES = 3
-"""To go on with an answer from one place."""
+PROMPT_TRIES = 3
+"""To go on with an answer from one place, until it has to wait."""
+
+_UP_S = 5.0  # that the server has been up for before the next one; twice as long each time
+_MOST_UP_S = 300.0
 
 Feeding = Callable[[Resumed], Callable[[Closed], Feed]]
 """How an answer's events are made."""
@@ -56,6 +60,7 @@ class Recovery:
         self._regrown = regrown
         self._going_on: dict[Key, asyncio.Task[None]] = {}
         self._suspects = asyncio.Lock()
+        self._since = time.monotonic()
         desk.rejoin = self.rejoin
 
     @asynccontextmanager
@@ -77,15 +82,18 @@ class Recovery:
 
     async def rejoin(self, key: Key) -> None:
         """Somebody comes to read: go on with the session's answer if it broke off. Returns once it does, or cannot."""
-        if self._desk.broken_off(key) is None:
-            return
+        if (task := self._begun(key)) is not None:
+            await asyncio.shield(task)  # whoever leaves does not take the answer from the others
+
+    def _begun(self, key: Key) -> asyncio.Task[None] | None:
+        """What goes on with the session's answer, if it broke off."""
         task = self._going_on.get(key)
-        if task is None:
+        if task is None and self._desk.broken_off(key) is not None:
             # In a context of its own: the answer is its tenant's, not of whoever comes to read it.
             task = asyncio.create_task(self._go_on(key), name=f"session {key[1]} goes on", context=Context())
             self._going_on[key] = task
             task.add_done_callback(lambda _: self._going_on.pop(key, None))
-        await asyncio.shield(task)  # whoever leaves does not take the answer from the others
+        return task
 
     def _take_in(self, store: Store) -> None:
         count = refused = 0
@@ -102,9 +110,8 @@ class Recovery:
 
     async def _go_on_later(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        suspects = [key for key in self._desk.unfinished if self._tries(key)]
-        for key in (*(key for key in self._desk.unfinished if not self._tries(key)), *suspects):
-            await self.rejoin(key)
+        for key in sorted(self._desk.unfinished, key=self._tries):
+            self._begun(key)
 
     async def _look_again(self, store: Store, seconds: float) -> None:
         """Take over the sessions of servers that are gone, and go on with what broke off with them."""
@@ -121,7 +128,7 @@ class Recovery:
                 if isinstance(stored.found, Capsule):
                     self._desk.take_over(stored.found, stored.age_s)
             for key in self._desk.unfinished:
-                await self.rejoin(key)
+                self._begun(key)
 
     def _tries(self, key: Key) -> int:
         capsule = self._desk.broken_off(key)
@@ -136,19 +143,30 @@ class Recovery:
             return
         # One of those that ended with the process last time may have ended it: one after another, so that the others
         # are not counted with it.
+        await self._wait(key, capsule.tries)
         async with self._suspects:
-            await self._try(key)
-            await self._desk.further(key)
+            if self._worker.healthy():  # else the one before was it
+                await self._try(key)
+                await self._desk.further(key)
+
+    async def _wait(self, key: Key, tries: int) -> None:
+        """Until the server has been up for long enough for an answer that was tried so often."""
+        if tries < PROMPT_TRIES:
+            return
+        up_s = min(_UP_S * 2.0 ** (tries - PROMPT_TRIES), _MOST_UP_S)
+        if (seconds := self._since + up_s - time.monotonic()) > 0:
+            _log.warning(
+                "session %s was gone on with %d times, and each time the process ended before it got any further: it "
+                "waits for %.0f s; delete it if it is why",
+                key[1],
+                tries,
+                seconds,
+            )
+            await asyncio.sleep(seconds)
 
     async def _try(self, key: Key) -> None:
         try:
             await self._desk.claim(key)
-            capsule = self._desk.broken_off(key)
-            if capsule is not None and capsule.tries >= MOST_TRIES:
-                raise RecordRefused(
-                    f"it was gone on with {capsule.tries} times, and each time the process ended before it got any "
-                    "further; delete the session"
-                )
             capsule = await self._desk.tried(key)
             if capsule is None:
                 return
