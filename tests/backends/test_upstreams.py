@@ -201,7 +201,8 @@ def test_it_waits_for_one_that_is_restarted_and_asks_anew_what_that_can_do() -> 
         return FOUND
 
     first, second = StubUpstream(breaks_after=5), StubUpstream()
-    first.paused, first.paused_after = threading.Event(), 5
+    held = threading.Event()
+    first.paused, first.paused_after = held, 5
     with ExitStack() as stack:
         here = stack.enter_context(ExitStack())
         url = here.enter_context(stubbed(first, port))
@@ -219,7 +220,7 @@ def test_it_waits_for_one_that_is_restarted_and_asks_anew_what_that_can_do() -> 
             await asyncio.to_thread(until, lambda: len(first.bodies) == 1)
             closing = asyncio.create_task(asyncio.to_thread(here.close))
             await asyncio.to_thread(until, lambda: refuses(port))
-            first.paused.set()
+            held.set()
             await closing
             await asyncio.to_thread(until, lambda: not backend._upstreams._members[0].known)  # looked at while away
             stack.enter_context(stubbed(second, port))
