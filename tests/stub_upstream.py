@@ -24,6 +24,7 @@ from ghostkv.backends.upstreams import Discovery, Upstreams
 from ghostkv.config import EngineConfig
 from ghostkv.request import Delta, FinishReason, GenerationState, Rule, Sampling, SegmentRequest
 from ghostkv.residency import policy
+from ghostkv.routing import DEFAULT_ROUTER, router
 from ghostkv.server.serve import listen
 
 TOKENIZER = byte_tokenizer()
@@ -180,7 +181,7 @@ def behind(
     members = [Member(Upstream(each) if isinstance(each, str) else each) for each in servers]
     for member in members:
         member.join(found)
-    upstreams = Upstreams(members, again or same, wait_s=wait_s, check_s=check_s)
+    upstreams = Upstreams(members, again or same, router(DEFAULT_ROUTER), wait_s=wait_s, check_s=check_s)
     return OpenAIBackend(upstreams, TEXT, found, EngineConfig(**config), LoopThread("upstream"))
 
 

@@ -87,13 +87,15 @@ def open_upstream(
     key: str = "",
     upstream_model: str = "",
     wait_s: float | None = None,
+    by: str = DEFAULT_ROUTER,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Worker:
     """A worker over the OpenAI-compatible servers at `urls`, of one model; `announce` is told what they lack.
 
     `model` names the checkpoint whose tokenizer and template assemble prompts: a known name or a path; of it no weights
     are read. None: where the upstream says its own files are, if they are here. `upstream_model` chooses among several.
-    Where all are away, an answer that has begun waits `wait_s` seconds for one (None: `upstreams.WAIT_S`).
+    Where all are away, an answer that has begun waits `wait_s` seconds for one (None: `upstreams.WAIT_S`). The router
+    called `by` says which of several gets a segment.
     Raises ModelError, ModelNotFound or ConfigError.
     """
     try:
@@ -105,10 +107,13 @@ def open_upstream(
 
     if wait_s is not None and not wait_s >= 0:  # true for NaN as well
         raise ConfigError(f"an upstream is waited for at least 0 seconds, not {wait_s}")
+    router(by)  # an unknown name is refused before anybody is asked
     announce(f"asking {', '.join(urls)}")
     path = None if model is None else resolve_model(model, announce)
     wait = WAIT_S if wait_s is None else wait_s
-    backend = OpenAIBackend.connect(urls, path, config, key=key, model=upstream_model, wait_s=wait, announce=announce)
+    backend = OpenAIBackend.connect(
+        urls, path, config, key=key, model=upstream_model, wait_s=wait, by=by, announce=announce
+    )
     try:
         return Worker.remote(backend, replace(config, dtype="upstream"), time.perf_counter)
     except BaseException:

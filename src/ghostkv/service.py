@@ -90,7 +90,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Which of equal workers gets a segment: {', '.join(names())}.",
+            help=f"Which of equal workers, or of several upstreams, gets a segment: {', '.join(names())}.",
             show_default=DEFAULT_ROUTER,
         ),
     ] = None,
@@ -249,8 +249,8 @@ def serve(
         resume_s=resume_after,
     )
     _check_one_engine(upstream, worker, backend, vllm_options)
-    if router is not None and not worker:
-        raise ConfigError("--router chooses among workers: it needs --worker")
+    if router is not None and not worker and len(upstream or ()) < 2:
+        raise ConfigError("--router chooses among workers or upstreams: it needs --worker, or --upstream twice")
     peers = Peers(tuple(peer or ()), read_secret(capsule_secret_file))
     access = read_access(api_keys, os.environ, cors_origin or ())
     configure(log_format, log_level)
@@ -262,6 +262,7 @@ def serve(
                 "--peer": peer,
                 "--store-size": store_size,
                 "--backend": backend is not Engine.EMBEDDED,
+                "--router": router,
             }
         )
         servers = (tuple(upstream), upstream_key, upstream_model, upstream_wait) if upstream else None
@@ -279,7 +280,13 @@ def serve(
         stepped = live.stepped if page else lambda worker, trace: None
         if upstream:
             serving = _over(
-                upstream, model, config, key=upstream_key, upstream_model=upstream_model, wait_s=upstream_wait
+                upstream,
+                model,
+                config,
+                key=upstream_key,
+                upstream_model=upstream_model,
+                wait_s=upstream_wait,
+                by=router or DEFAULT_ROUTER,
             )
         elif backend is Engine.VLLM:
             bytes_ = None if kv_budget is None else config.kv_budget

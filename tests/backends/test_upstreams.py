@@ -25,6 +25,7 @@ from ghostkv.backends.upstream_prefixes import SeenPrefixes, prefix_keys
 from ghostkv.backends.upstream_probe import Findings, shares
 from ghostkv.errors import ConfigError, EngineFault, InvalidRequest, Overloaded
 from ghostkv.request import Delta, GenerationState
+from ghostkv.routing import DEFAULT_ROUTER, Asked, router
 from services import until
 from stub_upstream import FOUND, PROMPT, StubUpstream, behind, collect, over, segment, stubbed, text
 
@@ -327,7 +328,8 @@ def members(count: int) -> list[Member]:
 
 
 def least(among: list[Member], ids: tuple[int, ...]) -> int:
-    return min(range(len(among)), key=lambda i: among[i].work(len(ids), prefix_keys(ids)))
+    seen = [member.resource(len(ids), prefix_keys(ids)) for member in among]
+    return router(DEFAULT_ROUTER).choose(Asked(0, b""), seen)
 
 
 def test_a_session_returns_to_its_prefix_as_far_as_that_is_worth_it() -> None:

@@ -27,6 +27,7 @@ from ghostkv.config import EngineConfig
 from ghostkv.engine.admission import Limits
 from ghostkv.errors import ConfigError, EngineFault
 from ghostkv.request import Delta, Token
+from ghostkv.routing import DEFAULT_ROUTER, router
 from ghostkv.step import BLOCK_TOKENS
 
 _ENDS = ("stop", "length")
@@ -56,13 +57,15 @@ class OpenAIBackend(RemoteBackend):
         key: str = "",
         model: str = "",
         wait_s: float = WAIT_S,
+        by: str = DEFAULT_ROUTER,
         announce: Callable[[str], None] = lambda _: None,
     ) -> OpenAIBackend:
         """Find out what the upstreams at `urls` can do with `model`; "" where each serves only one.
 
         `path` is where the tokenizer is, None where an upstream says that its files are. `announce` is told what that
-        costs. An answer that has begun waits up to `wait_s` seconds where all are away. Raises ConfigError where none
-        is there, or what was found is not enough, ModelError for files that cannot be used.
+        costs. An answer that has begun waits up to `wait_s` seconds where all are away. The router called `by` chooses
+        among several. Raises ConfigError where none is there, or what was found is not enough, ModelError for files
+        that cannot be used.
         """
         servers = [Upstream(url, key) for url in urls]
         if len({server.address for server in servers}) < len(servers):
@@ -75,7 +78,7 @@ class OpenAIBackend(RemoteBackend):
                 thread.start(server.close()).result()
             thread.close()
             raise
-        upstreams = Upstreams(offer.members, offer.discovery, wait_s=wait_s)
+        upstreams = Upstreams(offer.members, offer.discovery, router(by), wait_s=wait_s)
         return cls(upstreams, offer.text, offer.offered, config, thread)
 
     @property

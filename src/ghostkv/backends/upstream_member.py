@@ -14,6 +14,7 @@ from ghostkv.backends.upstream import Upstream
 from ghostkv.backends.upstream_prefixes import SeenPrefixes, prefix_keys
 from ghostkv.backends.upstream_probe import Findings
 from ghostkv.errors import InvariantViolation
+from ghostkv.protocol.assign import Resource
 
 _log = logging.getLogger(__name__)
 
@@ -99,12 +100,10 @@ class Member:
         self.known = self.unfit = False
         self._seen.forget()
 
-    def work(self, tokens: int, keys: Sequence[int]) -> int:
-        """What a prompt of so many tokens would cost here: prompt tokens to compute, times segments that share steps.
-
-        LMetric's rule: nothing is tuned, and a cached prefix counts as far as it saves computing.
-        """
-        return (self.reading + self._to_compute(tokens, keys)) * (self.running + 1)
+    def resource(self, tokens: int, keys: Sequence[int]) -> Resource:
+        """What a router sees of it, before a prompt of so many tokens."""
+        new = self._to_compute(tokens, keys)
+        return Resource(self.upstream.address, strength=0, room=1, new=new, busy=self.running, unread=self.reading)
 
     @contextmanager
     def visit(self, prompt: Sequence[int], output: Sequence[int]) -> Iterator[Visit]:

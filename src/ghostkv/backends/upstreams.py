@@ -20,6 +20,7 @@ from ghostkv.backends.upstream_prefixes import prefix_keys
 from ghostkv.backends.upstream_probe import Findings
 from ghostkv.backends.upstream_segment import RemoteSegment
 from ghostkv.errors import EngineFault, GhostError
+from ghostkv.routing import Asked, Router, key_of
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,13 +43,21 @@ class Upstreams:
     """All its methods belong to one event loop, but `states`."""
 
     def __init__(
-        self, members: Sequence[Member], discovery: Discovery, *, wait_s: float = WAIT_S, check_s: float = _CHECK_S
+        self,
+        members: Sequence[Member],
+        discovery: Discovery,
+        by: Router,
+        *,
+        wait_s: float = WAIT_S,
+        check_s: float = _CHECK_S,
     ) -> None:
-        """An answer that has begun waits for `wait_s` seconds for an upstream, where all are away.
+        """A segment goes where `by` says; an answer that has begun waits `wait_s` seconds where all are away.
 
         Members that serve have joined already.
         """
         self._members = tuple(members)
+        self._by = by
+        self._placed = 0
         self._discovery = discovery
         self._wait_s = wait_s
         self._check_s = check_s
@@ -89,7 +98,7 @@ class Upstreams:
                 await self._doubt(member, failed)
 
     async def _chosen(self, segment: RemoteSegment, tries: _Tries) -> Member:
-        """The upstream with least work for the segment, as soon as there is one to ask."""
+        """The upstream for the segment, as soon as there is one to ask."""
         begun = segment.request.begun or segment.emitted > 0
         patience = self._wait_s if begun else min(_PATIENCE_S, self._wait_s)
         while True:
@@ -98,7 +107,7 @@ class Upstreams:
             serving = [member for member in self._members if member.healthy]
             found = [member for member in serving if tries.again_at(member) <= now]
             if found and tries.breaks < _BREAKS:
-                return found[0] if len(found) == 1 else self._least(found, segment)
+                return found[0] if len(found) == 1 else self._routed(found, segment)
             # The soonest of those that serve; one that is away may come back at any time.
             soonest = min(map(tries.again_at, serving), default=float("inf"))
             if len(serving) < len(self._members):
@@ -111,10 +120,11 @@ class Upstreams:
                     await news.wait()
             tries.waited_s += min(most, monotonic() - now)
 
-    def _least(self, members: Sequence[Member], segment: RemoteSegment) -> Member:
+    def _routed(self, members: Sequence[Member], segment: RemoteSegment) -> Member:
         ids = (*segment.request.prompt, *segment.ids)
-        keys = prefix_keys(ids)
-        return min(members, key=lambda member: member.work(len(ids), keys))
+        asked, keys = Asked(self._placed, key_of(segment.request.program, ids)), prefix_keys(ids)
+        self._placed += 1
+        return members[self._by.choose(asked, [member.resource(len(ids), keys) for member in members])]
 
     async def _doubt(self, member: Member, failed: FailedTry) -> None:
         """Who is gone is left at once; who answers, but not as it should, is looked at."""
