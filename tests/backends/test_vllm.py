@@ -49,6 +49,7 @@ class FakeEngine:
     """`backends.vllm.Engine` that answers with the alphabet, `per_output` tokens at a time."""
 
     per_output: int = 1
+    pause_s: float = 0.0  # between two outputs
     finish: str = "length"  # what it says at the end
     most: int = 1000  # tokens, then it ends whatever was asked for
     fault: EngineFault | None = None  # after the first output
@@ -73,7 +74,7 @@ class FakeEngine:
                 part = answer[at : at + self.per_output]
                 last = at + self.per_output >= len(answer)
                 yield self._output(ids, part, fields, self.finish if last else None)
-                await asyncio.sleep(0)
+                await asyncio.sleep(self.pause_s)
         finally:
             self.open.remove(request_id)
 
@@ -147,7 +148,7 @@ def test_a_boundary_aborts_the_request_and_drops_what_came_after_it(per_output: 
 
 
 def test_cancelling_aborts_the_request() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(pause_s=0.02)
     with over(engine) as backend:
 
         async def run() -> list[Delta]:
@@ -249,7 +250,7 @@ def test_log_probabilities_of_tokens_and_of_the_prompt() -> None:
 
 
 def test_what_vllm_says_of_itself() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(pause_s=0.02)
     with over(engine) as backend:
         can = backend.capabilities()
         assert (can.max_context, can.kv_bytes_per_token, can.block_tokens) == (256, 2 * TEXT.kv_bytes_per_token, 32)
