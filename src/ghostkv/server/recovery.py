@@ -145,7 +145,8 @@ class Recovery:
         # are not counted with it.
         await self._wait(key, capsule.tries)
         async with self._suspects:
-            if self._worker.healthy():  # else the one before was it
+            # Else the one before was it, or somebody has deleted this one meanwhile.
+            if self._worker.healthy() and self._desk.broken_off(key) is not None:
                 await self._try(key)
                 await self._desk.further(key)
 
