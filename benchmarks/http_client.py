@@ -139,6 +139,11 @@ class Arrivals:
     at: list[float] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
 
+    @property
+    def said(self) -> list[float]:
+        """The moments of those that carry an event; a keep-alive is none."""
+        return [at for at, part in zip(self.at, self.parts, strict=True) if b"data:" in part]
+
     def came(self, part: bytes) -> None:
         """Note it."""
         self.at.append(time.perf_counter() - self.begun)

@@ -2,15 +2,17 @@
 
 Two real `ghostkv serve` processes. Under load: `--sessions` clients read answers from the first under every policy,
 greedy and seeded, and while they read all is handed over to the second; compared with the answers of a server that
-nobody moved. Alone: one answer at history lengths 256, 1,024 and 4,096 that is kept (`full`), and in `segment`; the gap
-is the longest pause between two tokens after the order to move, beside the median pause before it. Appends to
-results/migration.jsonl; ends with 1 where a token differed or a session was lost.
+nobody moved. Alone: one answer at history lengths 256, 1,024 and 4,096, of a prompt and of what it generated itself,
+that is kept (`full`), and in `segment`; the gap is the longest pause between two pieces of it after the order to move,
+beside the median pause before it. Appends to results/migration.jsonl; ends with 1 where a token differed or a
+session was lost.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import re
@@ -27,7 +29,8 @@ from http_client import Arrivals, ServerProcess, ask, read_reply
 from record import append
 
 LENGTHS = (256, 1024, 4096)
-_AFTER = 40  # tokens, until the order to move
+_AFTER = 40  # tokens, until the order to move after a long prompt
+_SHORT = 64  # tokens, of the prompt before a long answer
 
 
 @contextmanager
@@ -85,7 +88,7 @@ async def under_load(arguments: argparse.Namespace, options: list[str]) -> dict[
             asyncio.create_task(stream(here, f"s{i}", requests[number], arrivals[i]))
             for i, number in enumerate(numbers)
         ]
-        await until(lambda: min(len(each.at) for each in arrivals) > 3)
+        await until(lambda: min(len(each.said) for each in arrivals) > 3)
         print("moving", file=sys.stderr, flush=True)
         told = await move(here, there)
         for number, answer in zip(numbers, await asyncio.gather(*streams, return_exceptions=True), strict=True):
@@ -105,16 +108,16 @@ async def under_load(arguments: argparse.Namespace, options: list[str]) -> dict[
     }
 
 
-async def alone(arguments: argparse.Namespace, options: list[str], residency: str, history: int) -> dict[str, Any]:
-    """The row: one answer after a prompt of so many tokens."""
-    with pair(arguments.model, options) as (here, there):
+async def alone(model: str, options: list[str], residency: str, prompt: int, generated: int) -> dict[str, Any]:
+    """The row: one answer, moved when at least so many tokens are generated after a prompt of so many."""
+    with pair(model, options) as (here, there):
         counted = await ask(here.port, "POST", "/tokenize", {"model": here.name, "prompt": "".join(WORLD) * 200})
         assert counted is not None
-        ids = json.loads(counted.body)["tokens"][:history]
+        ids = json.loads(counted.body)["tokens"][:prompt]
         request = {
             "model": here.name,
             "prompt": ids,
-            "max_tokens": arguments.tokens,
+            "max_tokens": generated + 400,
             "temperature": 0.0,
             "ignore_eos": True,
             "logprobs": 1,
@@ -123,19 +126,20 @@ async def alone(arguments: argparse.Namespace, options: list[str], residency: st
         }
         arrivals = Arrivals()
         answer = asyncio.create_task(stream(here, "s", request, arrivals))
-        await until(lambda: len(arrivals.at) > _AFTER)
-        ordered = len(arrivals.at)
+        await until(lambda: sum(part.count(b"data:") for part in arrivals.parts) > generated)
+        ordered = len(arrivals.said)
         told = await move(here, there)
         complete = (await answer).complete
         shown = await ask(there.port, "GET", "/v1/sessions/s")
         log = there.log
-    pauses = [after - before for before, after in zip(arrivals.at, arrivals.at[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(arrivals.said)]
     segments = json.loads(shown.body)["segments"] if shown is not None else []
     prefilled = re.findall(r"prefilled_again=(\d+)", log)
     return {
         "kind": "alone",
         "residency": residency,
-        "history": history,
+        "prompt": prompt,
+        "generated": generated,
         "complete": complete,
         "gap_ms": round(1000 * max(pauses[ordered - 1 :]), 1),
         "pause_before_ms": round(1000 * statistics.median(pauses[5:ordered]), 1),
@@ -162,10 +166,9 @@ async def measure(arguments: argparse.Namespace, options: list[str]) -> list[dic
         print(rows[-1], flush=True)
 
     came(await under_load(arguments, options))
-    for length in arguments.lengths:
-        came(await alone(arguments, options, "full", length))
-    for length in arguments.lengths:
-        came(await alone(arguments, options, "segment", length))
+    for residency, length in itertools.product(("full", "segment"), arguments.lengths):
+        came(await alone(arguments.model, options, residency, length, _AFTER))
+        came(await alone(arguments.model, options, residency, _SHORT, length))
     return rows
 
 

@@ -114,9 +114,7 @@ class Stream:
     @property
     def pause_s(self) -> float:
         """The longest between two pieces that say something."""
-        timed = zip(self.arrivals.at, self.arrivals.parts, strict=True)
-        said = [at for at, part in timed if b"data:" in part]
-        return max((after - before for before, after in itertools.pairwise(said)), default=0.0)
+        return max((after - before for before, after in itertools.pairwise(self.arrivals.said)), default=0.0)
 
     async def run(self, port: int, session: str, request: dict[str, Any]) -> None:
         """Its session, its one request."""

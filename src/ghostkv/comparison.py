@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from rich.console import Console
 
 from ghostkv.errors import ConfigError
 from ghostkv.options import Model
-from ghostkv.origin import commit
+from ghostkv.origin import origin
 
 if TYPE_CHECKING:
     from ghostkv.pressure.cells import Cell
@@ -199,26 +197,10 @@ def _draw(rows: Sequence[Row], plots: Path) -> None:
 
 def _origin() -> dict[str, Any]:
     """Where the numbers come from; the command without the places of this machine."""
-    lines = _lines(Path("/proc/cpuinfo"))
-    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return {
-        "commit": commit(),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "cpu": cpu or platform.processor(),
-        "cores": len([line for line in lines if line.startswith("processor")]),
-        "python": platform.python_version(),
-        "command": shlex.join(["ghostkv", *map(_nameless, sys.argv[1:])]),
-    }
+    return origin() | {"command": shlex.join(["ghostkv", *map(_nameless, sys.argv[1:])])}
 
 
 def _nameless(argument: str) -> str:
     """Without the folders of a path, alone or after FORMAT=."""
     kind, equals, path = argument.rpartition("=")
     return argument if path.startswith("http") else kind + equals + Path(path).name
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

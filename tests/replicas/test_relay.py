@@ -218,6 +218,14 @@ def test_patience_ends_with_what_was_said_last() -> None:
     assert seen.whole and seen.body.endswith("data: [DONE]\n\n")
 
 
+def test_a_replica_that_computes_again_what_the_client_has_is_at_work() -> None:
+    first = ["one", [STREAM, piece(token(0)), piece(token(1))], ReplicaGone]
+    second = ["two", [STREAM, piece(token(0))], 0.3, [piece(token(1))], ReplicaGone]
+    third = ["three", [STREAM, piece(token(0) + token(1))], [piece(token(2)), DONE]]
+    seen = relayed(Written([first, second, third]), patience_s=0.2)
+    assert seen.body == "".join(map(token, range(3))) + "data: [DONE]\n\n" and seen.whole
+
+
 def test_a_client_that_hangs_up_is_no_longer_answered() -> None:
     replicas = Written([["one", [STREAM, piece(token(0))], 9.0]])
     seen = relayed(replicas, stays=lambda: not replicas.asked)

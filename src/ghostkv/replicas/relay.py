@@ -103,11 +103,13 @@ class _One:
         self._gone: list[str] = []
         self._said = Said()
         self._plain = False  # the client has the head of a reply that is no stream
+        self._heard = 0.0  # when a replica was last at work on it, be it that it computed again what the client has
 
     async def answered(self, patience_s: float) -> None:
         """Send the reply. Raises GhostError where nothing was sent."""
         loop = asyncio.get_running_loop()
-        tries, frames, until, told = 0, 0, loop.time() + patience_s, loop.time()
+        tries, frames, told = 0, 0, loop.time()
+        self._heard = loop.time()
         while True:
             try:
                 await self._try(f"{self._route} {tries}" if tries else self._route)
@@ -118,8 +120,8 @@ class _One:
                 await self._failed(failure)
                 return
             if self._said.frames > frames:  # it got further, so this is another misfortune
-                tries, frames, until, told = 0, self._said.frames, loop.time() + patience_s, loop.time()
-            if loop.time() >= until:
+                tries, frames, told = 0, self._said.frames, loop.time()
+            if loop.time() >= self._heard + patience_s:
                 await self._failed(error)
                 return
             if not tries:
@@ -177,6 +179,8 @@ class _One:
         error = _error_of(said) if self._resumes else None
         if said is not None and error is None:
             new += _frame({"error": said})
+        if error is None:
+            self._heard = asyncio.get_running_loop().time()
         if new or not (more or error):
             await self._piece(new, more=more or error is not None)
         if error is not None:
