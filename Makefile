@@ -23,7 +23,7 @@ demo: $(VENV)/.ready
 	$(BIN)/ghostkv demo
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks

@@ -181,6 +181,56 @@ async def during(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that is done to the replicas under load."""
+
+    name: str
+    meanwhile: Callable[[list[Stream]], Awaitable[None]]
+    again: bool = False  # see `during`
+    load: int = 1  # times the usual number of streams
+
+
+def parts(service: RayService, chance: random.Random, enough: int) -> list[Part]:
+    """All of them; the replica is killed when the streams have `enough` events."""
+
+    async def nothing(_: list[Stream]) -> None:
+        return
+
+    async def kill(streams: list[Stream]) -> None:
+        while sum(each.said for each in streams) < enough:
+            await asyncio.sleep(0.05)
+        victim = chance.choice(service.replicas())
+        print(f"kill -9 {victim}, a replica", file=sys.stderr, flush=True)
+        os.kill(victim, signal.SIGKILL)
+
+    async def replaced(_: list[Stream]) -> None:
+        before = set(service.replicas())
+        await service.deploy("2", "--max-wait", "11")
+        assert not before & set(service.replicas()), "a replica was not replaced"
+
+    async def fewer_and_more(_: list[Stream]) -> None:
+        for number in ("1", "2", "1"):
+            await service.deploy(number)
+            assert len(service.replicas()) == int(number), service.replicas()
+
+    async def by_load(_: list[Stream]) -> None:
+        await service.deploy("1")
+        await service.deploy("1:2")
+        for number in (2, 1):  # more while there is much to do, fewer when nothing is
+            while len(service.replicas()) != number:
+                await asyncio.sleep(0.5)
+            print(f"{number} by load", file=sys.stderr, flush=True)
+
+    return [
+        Part("undisturbed", nothing),
+        Part("one of 2 replicas killed", kill),
+        Part("rolling restart", replaced, again=True),
+        Part("2 to 1 to 2 to 1 replicas", fewer_and_more, again=True),
+        Part("1 to 2 to 1 replicas by load", by_load, load=2),
+    ]
+
+
 async def campaign(arguments: argparse.Namespace, python: Path, store: str) -> list[dict[str, Any]]:
     """All of it; gives the rows."""
     chance = random.Random(arguments.seed)
@@ -191,37 +241,11 @@ async def campaign(arguments: argparse.Namespace, python: Path, store: str) -> l
     rows = []
     with RayService(python, store, engine) as service:
         started = service.start("2")
-
-        async def kill(streams: list[Stream]) -> None:
-            enough = arguments.streams * arguments.tokens // 5
-            while sum(each.said for each in streams) < enough:
-                await asyncio.sleep(0.05)
-            victim = chance.choice(service.replicas())
-            print(f"kill -9 {victim}, a replica", file=sys.stderr, flush=True)
-            os.kill(victim, signal.SIGKILL)
-
-        async def nothing(_: list[Stream]) -> None:
-            return
-
-        async def replaced(_: list[Stream]) -> None:
-            before = set(service.replicas())
-            await service.deploy("2", "--max-wait", "11")
-            assert not before & set(service.replicas()), "a replica was not replaced"
-
-        async def fewer_and_more(_: list[Stream]) -> None:
-            for number in ("1", "2", "1"):
-                await service.deploy(number)
-                assert len(service.replicas()) == int(number), service.replicas()
-
-        for name, doing, again in (
-            ("undisturbed", nothing, False),
-            ("one of 2 replicas killed", kill, False),
-            ("rolling restart", replaced, True),
-            ("2 to 1 to 2 to 1 replicas", fewer_and_more, True),
-        ):
-            if arguments.only and arguments.only not in name:
+        for part in parts(service, chance, arguments.streams * arguments.tokens // 5):
+            if arguments.only and arguments.only not in part.name:
                 continue
-            row = await during(service, name, requests, expected, arguments.streams, doing, again=again)
+            count = part.load * arguments.streams
+            row = await during(service, part.name, requests, expected, count, part.meanwhile, again=part.again)
             print(row, flush=True)
             rows.append(row)
         trouble = sorted(set(re.findall(r"(?:ERROR|CRITICAL) .*", service.log)))

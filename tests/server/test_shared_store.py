@@ -77,6 +77,25 @@ def test_while_one_answers_no_other_touches_the_session(postgres: Cluster) -> No
         assert rest(other, 0) == plain(other)
 
 
+def test_the_list_has_what_other_servers_have(postgres: Cluster) -> None:
+    """Of two that have used a session, what the last one left counts."""
+
+    def listed(service: Service) -> list[tuple[str, int]]:
+        data = service.http.get("/v1/sessions").json()["data"]
+        return [(each["id"], each["output_tokens"]) for each in data]
+
+    url = postgres.database()
+    with opened(url, "One answer.") as one, opened(url, "One answer.") as other:
+        for service, name in ((one, "s"), (other, "of-the-other")):
+            assert service.http.post("/v1/sessions", json={"id": name}).status_code == 201
+        assert chat(one, [{"role": "user", "content": "first"}]).status_code == 200
+        assert listed(one) == [("s", 12), ("of-the-other", 0)] and listed(other) == listed(one)[::-1]
+        assert chat(other, [{"role": "user", "content": "second"}]).status_code == 200
+        assert listed(one) == listed(other) == [("s", 24), ("of-the-other", 0)]
+        assert one.http.delete("/v1/sessions/of-the-other").status_code == 200
+        assert listed(one) == [("s", 24)]
+
+
 def test_a_server_that_ends_lets_others_go_on(postgres: Cluster) -> None:
     url = postgres.database()
     with opened(url) as other:
@@ -133,8 +152,9 @@ def test_another_server_goes_on_after_a_kill(two: tuple[Running, Running]) -> No
         early = client.get("/v1/sessions/s")
         assert error_of(early) == (409, "session_elsewhere")
         one.signal(signal.SIGKILL)
-        assert until(lambda: client.get("/v1/sessions").json()["data"] != [])  # it looks by itself
-        assert until(lambda: client.get("/v1/sessions/s").json()["status"] == "idle")
+        [listed] = client.get("/v1/sessions").json()["data"]
+        assert (listed["id"], listed["status"]) == ("s", "running")
+        assert until(lambda: client.get("/v1/sessions").json()["data"][0]["status"] == "idle")  # it looks by itself
         assert text + read(client, last + 1) == read(client, 0) == whole(client)
         assert len(client.get("/v1/sessions/s").json()["turns"]) == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
@@ -25,7 +25,9 @@ from ghostkv.server.schema import MOST_ID
 from ghostkv.server.serving import Serving
 from ghostkv.server.session_view import summary, whole_session
 from ghostkv.server.stream import EventStream
+from ghostkv.session.capsule import Capsule
 from ghostkv.session.record import SessionRecord
+from ghostkv.session.store import Store
 from ghostkv.session.table import Key
 
 _MOST_DIGITS = 12  # of a token's index
@@ -70,12 +72,16 @@ def session_routes(serving: Serving, recovery: Recovery) -> APIRouter:
 
     @router.get("/v1/sessions")
     async def all_sessions(request: Request) -> Json:
-        """The caller's sessions, the one that was used last first; all of them for an admin."""
-        tenant = tenant_of(request)
-        if not tenant.admin:
-            return await asyncio.to_thread(_listed, desk.table.of(tenant.name), None)
-        every = [record for owner in desk.table.tenants() for record in desk.table.of(owner)]
-        return await asyncio.to_thread(_listed, every, serving.access.alias)
+        """The caller's sessions, all of them for an admin, the one that was used last first.
+
+        Behind this server's stand those that others on its store have, as they are written there.
+        """
+        tenant, alias = tenant_of(request), None
+        owners: Iterable[str] = (tenant.name,)
+        if tenant.admin:
+            owners, alias = desk.table.tenants(), serving.access.alias
+        own = [record for owner in owners for record in desk.table.of(owner)]
+        return await asyncio.to_thread(_listed, own, serving.store, None if tenant.admin else tenant.name, alias)
 
     @router.get("/v1/sessions/{session_id}")
     async def one_session(request: Request, session_id: str) -> Json:
@@ -112,9 +118,19 @@ def session_routes(serving: Serving, recovery: Recovery) -> APIRouter:
     return router
 
 
-def _listed(records: Sequence[SessionRecord], alias: Callable[[str], str] | None) -> Json:
-    data = [summary(record, None if alias is None else alias(record.tenant)) for record in records]
-    return {"object": "list", "data": data}
+def _listed(
+    own: Iterable[SessionRecord], store: Store | None, tenant: str | None, alias: Callable[[str], str] | None
+) -> Json:
+    def told(record: SessionRecord) -> Json:
+        return summary(record, None if alias is None else alias(record.tenant))
+
+    here = {(record.tenant, record.id): told(record) for record in own}
+    others: dict[Key, Json] = {}
+    for each in () if store is None else store.others(tenant, here.keys()):
+        here.pop(each.key, None)  # a copy that may be old
+        if isinstance(each.found, Capsule):
+            others[each.key] = told(each.found.record)
+    return {"object": "list", "data": [*here.values(), *others.values()]}
 
 
 def has_body(request: Request) -> bool:

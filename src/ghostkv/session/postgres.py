@@ -40,6 +40,9 @@ NOBODYS: LiteralString = """
 SELECT s.tenant, s.id FROM ghostkv_sessions s LEFT JOIN ghostkv_servers v ON v.id = s.owner
 WHERE v.until IS NULL OR v.until <= clock_timestamp() ORDER BY s.changed
 """
+_OF: LiteralString = (
+    "SELECT tenant, id, owner FROM ghostkv_sessions WHERE %s::text IS NULL OR tenant = %s ORDER BY changed DESC"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,11 @@ def standing(db: Connection, server: str, key: Key, *, lock: bool) -> Standing |
     """How a session stands as `server` sees it; `lock`: nobody changes that before the transaction ends."""
     row = db.execute(f"{_STANDS} FOR UPDATE OF s" if lock else _STANDS, (server, *key)).fetchone()
     return None if row is None else Standing(*row)
+
+
+def owners(db: Connection, tenant: str | None) -> dict[Key, str]:
+    """Which server had each session last, of one tenant or all; the one that was written last first."""
+    return {(whose, session): owner for whose, session, owner in db.execute(_OF, (tenant, tenant)).fetchall()}
 
 
 def made(db: Connection, server: str, key: Key, generation: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -84,6 +84,14 @@ class PostgresStore(WritingStore):
         """See Store. One that cannot be used here stays whose it is."""
         return self._ask(lambda: self._claimed(key, here))
 
+    def others(self, tenant: str | None, here: Collection[Key]) -> Iterator[Stored]:
+        """See Store. Each is read by itself: what is to be written meanwhile does not wait for all of them."""
+        for key, owner in self._ask(lambda: self._owners(tenant)).result().items():
+            if owner == self._id and key in here:
+                continue
+            if (looked_at := self._ask(partial(self._looked_at, key)).result()) is not None:
+                yield looked_at
+
     def release(self, key: Key) -> Future[None]:
         """See SharedStore."""
         return self._ask(lambda: self._released(key))
@@ -103,6 +111,10 @@ class PostgresStore(WritingStore):
         with self._database.reading() as db:
             rows = db.execute(postgres.ALL if anybodys else postgres.NOBODYS).fetchall()
         return [(tenant, session) for tenant, session in rows]
+
+    def _owners(self, tenant: str | None) -> dict[Key, str]:
+        with self._database.reading() as db:
+            return postgres.owners(db, tenant)
 
     def _looked_at(self, key: Key) -> Stored | None:
         with self._database.reading() as db:

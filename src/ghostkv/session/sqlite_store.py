@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -73,6 +73,10 @@ class SqliteStore(WritingStore):
     def claim(self, key: Key, here: Manifest) -> Future[Stored | None]:
         """See Store. What is here is all there is."""
         return self._ask(lambda: None)
+
+    def others(self, tenant: str | None, here: Collection[Key]) -> Iterator[Stored]:
+        """See Store. All are this server's, from the start on."""
+        return iter(())
 
     def _let_go(self) -> None:
         with suppress(sqlite3.Error):

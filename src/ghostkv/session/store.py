@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -70,6 +70,13 @@ class Store(Protocol):
 
     def held(self, key: Key) -> Future[Capsule | None]:
         """What is committed of a session, everything included that was given before; None for one that is not here."""
+        ...
+
+    def others(self, tenant: str | None, here: Collection[Key]) -> Iterator[Stored]:
+        """Sessions of one tenant or all, to look at, but for those `here` that are this server's; latest write first.
+
+        Raises StoreError where nothing can be read.
+        """
         ...
 
     def close(self) -> None:
