@@ -4,7 +4,7 @@ Two real `ghostkv serve` processes. Under load: `--sessions` clients read answer
 greedy and seeded, and while they read all is handed over to the second; compared with the answers of a server that
 nobody moved. Alone: one answer at history lengths 256, 1,024 and 4,096, of a prompt and of what it generated itself,
 that is kept (`full`), and in `segment`; the gap is the longest pause between two pieces of it after the order to move,
-beside the median pause before it. Appends to results/migration.jsonl; ends with 1 where a token differed or a
+beside the mean time of a token before it. Appends to results/migration.jsonl; ends with 1 where a token differed or a
 session was lost.
 """
 
@@ -127,7 +127,7 @@ async def alone(model: str, options: list[str], residency: str, prompt: int, gen
         arrivals = Arrivals()
         answer = asyncio.create_task(stream(here, "s", request, arrivals))
         await until(lambda: sum(part.count(b"data:") for part in arrivals.parts) > generated)
-        ordered = len(arrivals.said)
+        ordered, events = len(arrivals.said), sum(part.count(b"data:") for part in arrivals.parts)
         told = await move(here, there)
         complete = (await answer).complete
         shown = await ask(there.port, "GET", "/v1/sessions/s")
@@ -142,7 +142,7 @@ async def alone(model: str, options: list[str], residency: str, prompt: int, gen
         "generated": generated,
         "complete": complete,
         "gap_ms": round(1000 * max(pauses[ordered - 1 :]), 1),
-        "pause_before_ms": round(1000 * statistics.median(pauses[5:ordered]), 1),
+        "token_ms_before": round(1000 * (arrivals.said[ordered - 1] - arrivals.said[0]) / events, 1),
         "at_token": told["moved"][0]["tokens"],
         "capsule_bytes": told["moved"][0]["bytes"],
         "kv_bytes": max((segment["live_kv_bytes"] for segment in segments), default=0),
