@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from ghostkv.model import pairs
+from ghostkv.model import machine, pairs
 from ghostkv.model.vector import (
     F32,
     F32_LANES,
@@ -140,19 +140,25 @@ def _stream(context: Any, builder: Any, array_type: Any, array: Any, offset: Any
     return raw if _paired(array_type) else to_float(builder, raw)
 
 
-def _add_product(builder: Any, total: Any, words: Any, factor: Any) -> Any:
-    """`total` plus words times a word, which are float32 or two bfloat16 each."""
-    if words.type == I32_LANES:
-        return pairs.add_products(builder, total, words, broadcast(builder, factor, I32_LANES))
-    return call(builder, "llvm.fma.v16f32", F32_LANES, [broadcast(builder, factor, F32_LANES), words, total])
+def _steps(words: Any) -> tuple[pairs.Step, ...]:
+    """What adds words times others to a sum, in order; words are float32, or two bfloat16 each.
+
+    Each step is taken for all sums before the next: then what it makes of the words is alone in the registers.
+    """
+    return pairs.steps() if words.type == I32_LANES else (_fused,)
+
+
+def _fused(builder: Any, total: Any, words: Any, factor: Any) -> Any:
+    return call(builder, "llvm.fma.v16f32", F32_LANES, [factor, words, total])
+
+
+_SUMS = 28 if machine.instruction_sets().get("avx512f", False) else 6
+"""Of 16 lanes, that fit into the registers beside what is added to them."""
 
 
 def side_by_side(heads: int) -> int:
-    """Independent sums per head, a power of two.
-
-    At least 8 in all hide the latency of a multiply-add; those of two rows, at most 28, fit into registers.
-    """
-    return 4 if heads <= 3 else 2 if heads <= 7 else 1
+    """Independent sums per head, a power of two: those of two rows fit into the registers, as far as they can."""
+    return 4 if 8 * heads <= _SUMS else 2 if 4 * heads <= _SUMS else 1
 
 
 @intrinsic
@@ -190,11 +196,12 @@ def dot_columns(
                 word = builder.add(first, _ONE(chain))
                 offset = builder.add(args[1], builder.mul(builder.mul(word, each), _ONE(LANES)))
                 column = _stream(context, builder, key_type, args[0], offset, args[2], chain)
-                for head in range(group):
-                    position = builder.add(builder.add(args[4], builder.mul(words, _ONE(head))), word)
-                    scalar = builder.load(pointer(context, builder, query_type, args[3], position, factor))
-                    total = sums[head][chain]
-                    builder.store(_add_product(builder, builder.load(total), column, scalar), total)
+                for step in _steps(column):
+                    for head in range(group):
+                        position = builder.add(builder.add(args[4], builder.mul(words, _ONE(head))), word)
+                        scalar = builder.load(pointer(context, builder, query_type, args[3], position, factor))
+                        total, spread = sums[head][chain], broadcast(builder, scalar, column.type)
+                        builder.store(step(builder, builder.load(total), column, spread), total)
         for head in range(group):
             total = builder.load(sums[head][0])
             for chain in range(1, width):
@@ -291,9 +298,10 @@ class _WeightedRows:
             words = _stream(self.context, builder, self.value_type, self.values, offset, self.ahead, i)
             if seen is not None:
                 words = builder.and_(words, seen)
-            for head in range(self.group):
-                total = self.sums[head][i]
-                builder.store(_add_product(builder, builder.load(total), words, shares[head]), total)
+            for step in _steps(words):
+                for head in range(self.group):
+                    total, share = self.sums[head][i], broadcast(builder, shares[head], words.type)
+                    builder.store(step(builder, builder.load(total), words, share), total)
 
     def _seen(self, pair: Any) -> Any:
         """A mask of the halves of a pair that are seen: weight 0 would not do for what is not a number."""

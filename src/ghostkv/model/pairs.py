@@ -38,15 +38,8 @@ def native() -> bool:
     return machine.instruction_sets().get("avx512bf16", False)
 
 
-def add_products(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """total + low(a) * low(b) + high(a) * high(b), lane by lane; total float32, a and b words."""
-    for step in steps():
-        total = step(builder, total, a, b)
-    return total
-
-
 def steps() -> tuple[Step, ...]:
-    """What `add_products` is made of, in order, for whoever interleaves several."""
+    """What makes total + low(a) * low(b) + high(a) * high(b), lane by lane, in order; total float32, a and b words."""
     return (_both,) if native() else (_lower, _upper)
 
 

@@ -1,7 +1,7 @@
 """The inner loop of a matrix product: a few rows times one panel of outputs, all sums in registers.
 
 Per output and row, one running sum takes up a 32-bit word of the inputs at a time, in order: four digits (exact, so
-alike on every processor: `vpdpbusd`, or `vpmaddwd` twice) or two bfloat16 (`pairs.add_products`). So a row's bits
+alike on every processor: `vpdpbusd`, or `vpmaddwd` twice) or two bfloat16 (`pairs.steps`). So a row's bits
 cannot depend on the rows beside it. For AVX-512 with VNNI or BF16, and for AVX2: see `panels.readable`.
 
 Numba's disk cache knows the file of a kernel, not this one: after an edit here, `make clean-kernels`.
