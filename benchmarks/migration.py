@@ -108,16 +108,18 @@ async def under_load(arguments: argparse.Namespace, options: list[str]) -> dict[
     }
 
 
-async def alone(model: str, options: list[str], residency: str, prompt: int, generated: int) -> dict[str, Any]:
+async def alone(
+    arguments: argparse.Namespace, options: list[str], residency: str, prompt: int, generated: int
+) -> dict[str, Any]:
     """The row: one answer, moved when at least so many tokens are generated after a prompt of so many."""
-    with pair(model, options) as (here, there):
+    with pair(arguments.model, options) as (here, there):
         counted = await ask(here.port, "POST", "/tokenize", {"model": here.name, "prompt": "".join(WORLD) * 200})
         assert counted is not None
         ids = json.loads(counted.body)["tokens"][:prompt]
         request = {
             "model": here.name,
             "prompt": ids,
-            "max_tokens": generated + 400,
+            "max_tokens": generated + arguments.tokens,
             "temperature": 0.0,
             "ignore_eos": True,
             "logprobs": 1,
@@ -167,8 +169,8 @@ async def measure(arguments: argparse.Namespace, options: list[str]) -> list[dic
 
     came(await under_load(arguments, options))
     for residency, length in itertools.product(("full", "segment"), arguments.lengths):
-        came(await alone(arguments.model, options, residency, length, _AFTER))
-        came(await alone(arguments.model, options, residency, _SHORT, length))
+        came(await alone(arguments, options, residency, length, _AFTER))
+        came(await alone(arguments, options, residency, _SHORT, length))
     return rows
 
 

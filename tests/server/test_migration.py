@@ -25,8 +25,12 @@ def test_nothing_differs_between_two_running_servers(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    load, kept, segment = map(ast.literal_eval, run.stdout.strip().split("\n"))
+    load, kept, kept_own, segment, segment_own = map(ast.literal_eval, run.stdout.strip().split("\n"))
     assert (load["moved"], load["lost"], load["divergent_tokens"], load["stayed"]) == (8, [], 0, {})
     assert load["moved_while_answering"] >= 4
-    assert kept["complete"] and kept["at_token"] > 40 and kept["prefilled_again"] == 256 + kept["at_token"]
-    assert segment["complete"] and segment["prefilled_again"] == 0 and segment["capsule_bytes"] > 1000
+    for row, prompt, generated in ((kept, 256, 40), (kept_own, 64, 256)):
+        assert row["complete"] and row["at_token"] > generated
+        assert row["prefilled_again"] == prompt + row["at_token"]
+    for row in (segment, segment_own):
+        assert row["complete"] and row["prefilled_again"] == 0 and row["capsule_bytes"] > 1000
+    assert segment_own["kv_bytes"] < kept_own["kv_bytes"]
