@@ -43,6 +43,7 @@ peers: $(READY)
 
 clean-kernels:
 	find src tests -name '*.nb[ci]' -delete
+	rm -rf .pytest_cache/kernels
 
 clean: clean-kernels
 	rm -rf $(VENV) demo build dist

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+if _worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    # Two processes that compile at once must not share a cache: Numba may give both their kernels one file's name.
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "kernels" / _worker)
 
 import pytest
 from hypothesis import settings
