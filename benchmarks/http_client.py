@@ -144,6 +144,11 @@ class Arrivals:
         """The moments of those that carry an event; a keep-alive is none."""
         return [at for at, part in zip(self.at, self.parts, strict=True) if b"data:" in part]
 
+    @property
+    def events(self) -> int:
+        """How many have come."""
+        return sum(part.count(b"data:") for part in self.parts)
+
     def came(self, part: bytes) -> None:
         """Note it."""
         self.at.append(time.perf_counter() - self.begun)

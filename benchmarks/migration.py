@@ -128,8 +128,8 @@ async def alone(
         }
         arrivals = Arrivals()
         answer = asyncio.create_task(stream(here, "s", request, arrivals))
-        await until(lambda: sum(part.count(b"data:") for part in arrivals.parts) > generated)
-        ordered, events = len(arrivals.said), sum(part.count(b"data:") for part in arrivals.parts)
+        await until(lambda: arrivals.events > generated)
+        ordered, events = len(arrivals.said), arrivals.events
         told = await move(here, there)
         complete = (await answer).complete
         shown = await ask(there.port, "GET", "/v1/sessions/s")

@@ -107,11 +107,6 @@ class Stream:
     error: str = ""
 
     @property
-    def said(self) -> int:
-        """Events so far, but for keep-alives."""
-        return sum(part.count(b"data:") for part in self.arrivals.parts)
-
-    @property
     def pause_s(self) -> float:
         """The longest between two pieces that say something."""
         return max((after - before for before, after in itertools.pairwise(self.arrivals.said)), default=0.0)
@@ -198,7 +193,7 @@ def parts(service: RayService, chance: random.Random, enough: int) -> list[Part]
         return
 
     async def kill(streams: list[Stream]) -> None:
-        while sum(each.said for each in streams) < enough:
+        while sum(each.arrivals.events for each in streams) < enough:
             await asyncio.sleep(0.05)
         victim = chance.choice(service.replicas())
         print(f"kill -9 {victim}, a replica", file=sys.stderr, flush=True)

@@ -226,6 +226,13 @@ def test_a_replica_that_computes_again_what_the_client_has_is_at_work() -> None:
     assert seen.body == "".join(map(token, range(3))) + "data: [DONE]\n\n" and seen.whole
 
 
+def test_a_client_is_given_a_sign_while_what_it_has_is_computed_again() -> None:
+    first = ["one", [STREAM, piece(token(0)), piece(token(1))], ReplicaGone]
+    second = ["two", [STREAM], 0.3, [piece(token(0))], [piece(token(1))], [piece(token(2)), DONE]]
+    seen = relayed(Written([first, second]), keep_alive_s=0.2)
+    assert seen.body == token(0) + token(1) + ": keep-alive\n\n" + token(2) + "data: [DONE]\n\n" and seen.whole
+
+
 def test_a_client_that_hangs_up_is_no_longer_answered() -> None:
     replicas = Written([["one", [STREAM, piece(token(0))], 9.0]])
     seen = relayed(replicas, stays=lambda: not replicas.asked)

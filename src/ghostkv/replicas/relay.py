@@ -104,11 +104,12 @@ class _One:
         self._said = Said()
         self._plain = False  # the client has the head of a reply that is no stream
         self._heard = 0.0  # when a replica was last at work on it, be it that it computed again what the client has
+        self._told = 0.0  # when the client was last sent anything
 
     async def answered(self, patience_s: float) -> None:
         """Send the reply. Raises GhostError where nothing was sent."""
         loop = asyncio.get_running_loop()
-        tries, frames, told = 0, 0, loop.time()
+        tries, frames = 0, 0
         self._heard = loop.time()
         while True:
             try:
@@ -120,7 +121,7 @@ class _One:
                 await self._failed(failure)
                 return
             if self._said.frames > frames:  # it got further, so this is another misfortune
-                tries, frames, told = 0, self._said.frames, loop.time()
+                tries, frames = 0, self._said.frames
             if loop.time() >= self._heard + patience_s:
                 await self._failed(error)
                 return
@@ -129,9 +130,7 @@ class _One:
                 _log.info("another replica is asked", extra={"fields": fields})
             await asyncio.sleep(min(_MOST_PAUSE_S, _LEAST_PAUSE_S * 2 ** min(tries, _DOUBLINGS)))
             tries += 1
-            if self._said.begun and loop.time() - told >= self._keep_alive_s:
-                told = loop.time()
-                await self._piece(_KEEP_ALIVE)
+            await self._keep_alive()
 
     async def _try(self, route: str) -> None:
         server = ""
@@ -173,7 +172,7 @@ class _One:
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
             return
         if start is not None and not self._said.begun:
-            self._said.begun = True
+            self._said.begun, self._told = True, asyncio.get_running_loop().time()
             await self._send(dict(start))
         new, said = self._said.new(body)
         error = _error_of(said) if self._resumes else None
@@ -183,6 +182,8 @@ class _One:
             self._heard = asyncio.get_running_loop().time()
         if new or not (more or error):
             await self._piece(new, more=more or error is not None)
+        else:
+            await self._keep_alive()  # what the client has already is no sign to it
         if error is not None:
             raise _Again(error)
 
@@ -193,7 +194,13 @@ class _One:
             raise error
         await self._piece(_frame(error_body(error)) + b"data: [DONE]\n\n", more=False)
 
+    async def _keep_alive(self) -> None:
+        """Give a stream a sign if it has had none for a while."""
+        if self._said.begun and asyncio.get_running_loop().time() - self._told >= self._keep_alive_s:
+            await self._piece(_KEEP_ALIVE)
+
     async def _piece(self, body: bytes, *, more: bool = True) -> None:
+        self._told = asyncio.get_running_loop().time()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 

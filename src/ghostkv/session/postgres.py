@@ -35,8 +35,7 @@ SELECT s.owner, s.generation, s.busy AND s.owner <> %s AND coalesce(v.until > cl
     greatest(0, extract(epoch FROM clock_timestamp() - s.changed))::float8
 FROM ghostkv_sessions s LEFT JOIN ghostkv_servers v ON v.id = s.owner WHERE s.tenant = %s AND s.id = %s
 """
-ALL: LiteralString = "SELECT tenant, id FROM ghostkv_sessions ORDER BY changed"
-NOBODYS: LiteralString = """
+_NOBODYS: LiteralString = """
 SELECT s.tenant, s.id FROM ghostkv_sessions s LEFT JOIN ghostkv_servers v ON v.id = s.owner
 WHERE v.until IS NULL OR v.until <= clock_timestamp() ORDER BY s.changed
 """
@@ -137,6 +136,11 @@ def standing(db: Connection, server: str, key: Key, *, lock: bool) -> Standing |
 def owners(db: Connection, tenant: str | None) -> dict[Key, str]:
     """Which server had each session last, of one tenant or all; the one that was written last first."""
     return {(whose, session): owner for whose, session, owner in db.execute(_OF, (tenant, tenant)).fetchall()}
+
+
+def nobodys(db: Connection) -> list[Key]:
+    """Sessions whose server has no lease, the one that was written first first."""
+    return [(tenant, session) for tenant, session in db.execute(_NOBODYS).fetchall()]
 
 
 def made(db: Connection, server: str, key: Key, generation: int) -> bool:

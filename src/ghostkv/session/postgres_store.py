@@ -70,12 +70,11 @@ class PostgresStore(WritingStore):
 
     def load(self, here: Manifest | None) -> Iterator[Stored]:
         """See Store."""
-        keys = self._ask(lambda: self._keys(anybodys=here is None)).result()
-        for key in keys:
-            if here is None:
-                if (looked_at := self._ask(partial(self._looked_at, key)).result()) is not None:
-                    yield looked_at
-            elif key not in self._foreign:
+        if here is None:
+            yield from self._each_looked_at(reversed(self._owners(None)))
+            return
+        for key in self._ask(self._nobodys).result():
+            if key not in self._foreign:
                 with suppress(SessionElsewhere, SessionNotFound):  # another server was faster
                     if (stored := self.claim(key, here).result()) is not None:
                         yield stored
@@ -85,12 +84,9 @@ class PostgresStore(WritingStore):
         return self._ask(lambda: self._claimed(key, here))
 
     def others(self, tenant: str | None, here: Collection[Key]) -> Iterator[Stored]:
-        """See Store. Each is read by itself: what is to be written meanwhile does not wait for all of them."""
-        for key, owner in self._ask(lambda: self._owners(tenant)).result().items():
-            if owner == self._id and key in here:
-                continue
-            if (looked_at := self._ask(partial(self._looked_at, key)).result()) is not None:
-                yield looked_at
+        """See Store."""
+        owners = self._owners(tenant)
+        return self._each_looked_at(key for key, owner in owners.items() if owner != self._id or key not in here)
 
     def release(self, key: Key) -> Future[None]:
         """See SharedStore."""
@@ -107,14 +103,22 @@ class PostgresStore(WritingStore):
         with suppress(psycopg.Error), self._database.transaction() as db:  # whoever needs it is told when he writes
             postgres.renew(db, self._id, self._lease_s)
 
-    def _keys(self, *, anybodys: bool) -> list[Key]:
+    def _nobodys(self) -> list[Key]:
         with self._database.reading() as db:
-            rows = db.execute(postgres.ALL if anybodys else postgres.NOBODYS).fetchall()
-        return [(tenant, session) for tenant, session in rows]
+            return postgres.nobodys(db)
 
     def _owners(self, tenant: str | None) -> dict[Key, str]:
-        with self._database.reading() as db:
-            return postgres.owners(db, tenant)
+        def found() -> dict[Key, str]:
+            with self._database.reading() as db:
+                return postgres.owners(db, tenant)
+
+        return self._ask(found).result()
+
+    def _each_looked_at(self, keys: Iterable[Key]) -> Iterator[Stored]:
+        """Each by itself: what is to be written meanwhile does not wait for all of them."""
+        for key in keys:
+            if (looked_at := self._ask(partial(self._looked_at, key)).result()) is not None:
+                yield looked_at
 
     def _looked_at(self, key: Key) -> Stored | None:
         with self._database.reading() as db:
